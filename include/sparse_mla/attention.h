@@ -1,0 +1,44 @@
+// The entry points. Shapes, dtypes and messages: docs/contract.md; formulas: docs/math.md.
+#pragma once
+
+#include <cstddef>
+#include <string_view>
+
+#include "sparse_mla/calls.h"
+
+namespace sparse_mla {
+
+enum class Backend : std::uint8_t { kAuto, kCpu, kCuda };
+std::string_view backend_name(Backend backend) noexcept;  // "auto", "cpu", "cuda"
+// The inverse of backend_name. Throws std::invalid_argument.
+Backend backend_from_name(std::string_view name);
+
+struct RunOptions {
+  Backend backend = Backend::kAuto;  // auto: the backend that the tensors' device asks for
+  // A row's result does not depend on which other rows are in the call.
+  bool batch_invariant = false;
+  // Look at values (lengths, indices, indptr, scales) as well; always done for CPU tensors. A device pass and a
+  // host synchronisation on CUDA tensors, so never inside a captured graph. SPARSE_MLA_CHECK=1 turns it on everywhere.
+  bool check_values = false;
+  int threads = 0;  // CPU backend: 0 is one per core
+  void* stream = nullptr;     // CUDA backend: a cudaStream_t
+  // CUDA backend: at least *_workspace_bytes(call, options) of device memory, 256-byte aligned; its content is
+  // irrelevant before and after the call.
+  void* workspace = nullptr;
+  std::size_t workspace_bytes = 0;
+};
+
+// Contract part A. Needs out, max_logits and lse. Throws InvalidCall (std::invalid_argument).
+void sparse_mla_q8kv8_prefill_fwd(const PrefillCall& call, const RunOptions& options = {});
+// Contract part B. Needs out. Throws RefusedCall (std::runtime_error).
+void sparse_attn_v4_paged_decode(const DecodeCall& call, const RunOptions& options = {});
+
+// The same math with fewer conditions (contract part D), for CPU and CUDA tensors alike.
+void prefill(const PrefillCall& call, const RunOptions& options = {});
+void decode(const DecodeCall& call, const RunOptions& options = {});
+
+// Device memory that a CUDA call of these shapes needs; 0 where none is. Depends on shapes and options only.
+std::size_t prefill_workspace_bytes(const PrefillCall& call, const RunOptions& options = {});
+std::size_t decode_workspace_bytes(const DecodeCall& call, const RunOptions& options = {});
+
+}  // namespace sparse_mla
