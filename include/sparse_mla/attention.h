@@ -13,8 +13,13 @@ std::string_view backend_name(Backend backend) noexcept;  // "auto", "cpu", "cud
 // The inverse of backend_name. Throws std::invalid_argument.
 Backend backend_from_name(std::string_view name);
 
+// kCuda where there is a device that the CUDA backend runs on, else kCpu: what the command line means by "auto".
+Backend best_backend();
+
 struct RunOptions {
-  Backend backend = Backend::kAuto;  // auto: the backend that the tensors' device asks for
+  // auto: the backend of the tensors' device. kCuda with tensors on cpu copies them to the current device and back,
+  // which allocates and waits: for tools and tests.
+  Backend backend = Backend::kAuto;
   // A row's result does not depend on which other rows are in the call.
   bool batch_invariant = false;
   // Look at values (lengths, indices, indptr, scales) as well; always done for CPU tensors. A device pass and a
@@ -28,9 +33,10 @@ struct RunOptions {
   std::size_t workspace_bytes = 0;
 };
 
-// Contract part A. Needs out, max_logits and lse. Throws InvalidCall (std::invalid_argument).
+// Contract part A. Needs out, max_logits and lse. Throws InvalidCall (std::invalid_argument) on a broken rule, and
+// std::runtime_error where the device can't run it or CUDA reports an error.
 void sparse_mla_q8kv8_prefill_fwd(const PrefillCall& call, const RunOptions& options = {});
-// Contract part B. Needs out. Throws RefusedCall (std::runtime_error).
+// Contract part B. Needs out. Throws RefusedCall (std::runtime_error) on a broken rule, std::runtime_error as above.
 void sparse_attn_v4_paged_decode(const DecodeCall& call, const RunOptions& options = {});
 
 // The same math with fewer conditions (contract part D), for CPU and CUDA tensors alike.

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/problem.h"
+#include "sparse_mla/contract.h"
 
 namespace sparse_mla::cuda {
 
@@ -39,5 +40,14 @@ void prefill(const PrefillProblem& problem, const Launch& launch);
 void decode(const DecodeProblem& problem, const Launch& launch);
 std::size_t prefill_workspace_bytes(const PrefillProblem& problem, const Launch& launch);
 std::size_t decode_workspace_bytes(const DecodeProblem& problem, const Launch& launch);
+
+
+// Why each kernel would or would not take the problem, one line a kernel: for `info` and error messages.
+std::vector<std::string> explain_choice(const PrefillProblem& problem);
+std::vector<std::string> explain_choice(const DecodeProblem& problem);
+
+// Values of CUDA tensors for the contract's value rules: a pass over the tensor on its device, which allocates a few
+// bytes and waits, so never inside a captured graph.
+const ValueSource& device_values() noexcept;
 
 }  // namespace sparse_mla::cuda

