@@ -1,0 +1,44 @@
+// What is measured. The names are problem names (base/problem_name.h) without the options that change no shape.
+#pragma once
+
+#include <array>
+#include <cstdint>
+
+namespace sparse_mla::bench {
+
+struct PrefillShape {
+  std::int64_t s_q, s_kv;
+  int h_q, d_qk;
+  std::int64_t topk;
+};
+inline constexpr std::array kPrefillShapes{
+    PrefillShape{4096, 8192, 128, 576, 2048},   PrefillShape{4096, 32768, 128, 576, 2048},
+    PrefillShape{4096, 131072, 128, 576, 2048}, PrefillShape{4096, 32768, 128, 512, 1024},
+    PrefillShape{1320, 8192, 128, 576, 8192},   PrefillShape{4096, 32768, 64, 576, 2048},
+    PrefillShape{4096, 65536, 64, 512, 512},    PrefillShape{4096, 32768, 32, 576, 2048},
+    PrefillShape{4096, 32768, 16, 576, 2048},   PrefillShape{4096, 32768, 8, 576, 2048},
+    PrefillShape{437, 32768, 64, 576, 2048},    PrefillShape{512, 32768, 128, 576, 2048},
+    PrefillShape{64, 32768, 128, 576, 2048},    PrefillShape{8, 32768, 128, 576, 2048},
+    PrefillShape{1, 32768, 128, 576, 2048},     PrefillShape{1, 32768, 16, 576, 2048},
+};
+
+enum class Pool : std::uint8_t { kFp8, kBf16 };
+struct DecodeShape {
+  std::int64_t n;
+  int h;
+  std::int64_t pool_rows;
+  std::int64_t slots;  // per token
+  Pool pool;
+};
+inline constexpr std::array kDecodeShapes{
+    DecodeShape{1, 128, 65536, 640, Pool::kFp8},      DecodeShape{8, 128, 65536, 640, Pool::kFp8},
+    DecodeShape{32, 128, 262144, 640, Pool::kFp8},    DecodeShape{128, 128, 1048576, 640, Pool::kFp8},
+    DecodeShape{128, 128, 1048576, 2048, Pool::kFp8}, DecodeShape{128, 64, 1048576, 640, Pool::kFp8},
+    DecodeShape{32, 16, 262144, 640, Pool::kFp8},     DecodeShape{128, 16, 1048576, 640, Pool::kFp8},
+    DecodeShape{256, 8, 1048576, 640, Pool::kFp8},    DecodeShape{1, 128, 65536, 640, Pool::kBf16},
+    DecodeShape{32, 128, 262144, 640, Pool::kBf16},   DecodeShape{128, 128, 1048576, 2048, Pool::kBf16},
+    DecodeShape{128, 16, 1048576, 640, Pool::kBf16},  DecodeShape{256, 8, 1048576, 640, Pool::kBf16},
+};
+inline constexpr int kDecodeDim = 512;
+
+}  // namespace sparse_mla::bench
