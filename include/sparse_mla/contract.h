@@ -1,7 +1,9 @@
 // The rules of the two entry points: what a call must hold, and what is said when it does not.
-// Rules look at metadata only (shape, dtype, device, strides, addresses), so they work without a GPU.
+// Rules look at metadata only (shape, dtype, device, strides, addresses), so they work without a GPU; the few rules
+// about values read them through a ValueSource.
 #pragma once
 
+#include <optional>
 #include <span>
 #include <stdexcept>
 #include <string>
@@ -55,33 +57,67 @@ class RefusedCall final : public std::runtime_error, public ContractError {
 // Throws InvalidCall or RefusedCall, by the violation's error class.
 [[noreturn]] void raise(const Violation& violation);
 
+// Where value rules get their values: host memory, a description's list, or a pass on a device. Each question names
+// the argument as rules do ("topk_length", "second_pool.kv_indptr"), is asked only of a tensor whose shape and dtype
+// hold, and is answered by the first offender in row-major order: none where every value is good or none can be read.
+class ValueSource {
+ public:
+  struct Offender {
+    std::int64_t position = 0;  // among the tensor's elements, row-major
+    double value = 0;
+    double previous = 0;  // the element before it, for first_decrease
+  };
+  virtual ~ValueSource() = default;
+  // int32 values outside [low, high].
+  virtual std::optional<Offender> first_outside(std::string_view argument, const Tensor& tensor, std::int64_t low,
+                                                std::int64_t high) const = 0;
+  // int32 values of a vector that are less than the value before them.
+  virtual std::optional<Offender> first_decrease(std::string_view argument, const Tensor& tensor) const = 0;
+  // float32 values that are NaN or infinite.
+  virtual std::optional<Offender> first_not_finite(std::string_view argument, const Tensor& tensor) const = 0;
+};
+// Reads Tensor::data with the calling thread; a tensor without data has no offender.
+const ValueSource& host_values() noexcept;
+
 struct CheckOptions {
   // False: the general API's conditions (contract part D). True: the contract of the entry point (parts A and B).
   bool contract = true;
   // False leaves the device rules out: a call that was captured on a GPU is checked and run on a CPU.
   bool device_rules = true;
-  // True where the tensors' memory can be read by this thread: value rules (lengths, indices, indptr, NaN and Inf in
-  // scales) are checked too.
+  // True: value rules (lengths, indptr, NaN and Inf in scales) are checked too, on what value_source gives.
   bool values = false;
+  // Null is host_values(): the tensors' memory can be read by this thread.
+  const ValueSource* value_source = nullptr;
+  // True for a call that is about to run: its outputs must be given, and a tensor with elements must have memory.
+  bool run_rules = false;
 };
 
-// Every broken rule, in the contract's order.
+// Every broken rule, in the contract's order. A rule that cannot be judged because another one is broken (the width of
+// a tensor of the wrong rank) is not reported.
 std::vector<Violation> check(const PrefillCall& call, const CheckOptions& options = {});
 std::vector<Violation> check(const DecodeCall& call, const CheckOptions& options = {});
 // The first broken rule is raised; later rules are not looked at.
 void enforce(const PrefillCall& call, const CheckOptions& options = {});
 void enforce(const DecodeCall& call, const CheckOptions& options = {});
 
+// Who asks for a rule.
+enum class RuleScope : std::uint8_t { kBoth, kContract, kGeneral };
+// When a rule is looked at: always, or with the option of CheckOptions that bears its name.
+enum class RuleStage : std::uint8_t { kMetadata, kDevice, kValues, kRun };
+
 // One entry of the rule table.
 struct RuleInfo {
-  std::string_view slug;
-  std::string_view contract_id;  // "A15", "B4"; "D1" for the general API's own
+  std::string_view slug;         // stable
+  std::string_view contract_id;  // "A15", "B4"; "B8" for decode's own rules, "D" for all others of this library
   EntryPoint entry_point;
   ErrorClass error_class;
-  std::string_view message;  // the template, with {placeholders}
-  std::string_view fix;      // the template of the shortest fix
+  RuleScope scope;
+  RuleStage stage;
+  std::string_view argument;  // the argument at fault; a rule about several names one of them in its violation
+  std::string_view message;   // the template, with {placeholders}
+  std::string_view fix;       // the template of the shortest fix
 };
-// The whole table, in the contract's order.
+// The whole table, in the contract's order: prefill's rules, then decode's.
 std::span<const RuleInfo> rules() noexcept;
 
 }  // namespace sparse_mla

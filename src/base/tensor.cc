@@ -112,10 +112,10 @@ std::int64_t Tensor::elements() const noexcept {
 
 bool Tensor::is_contiguous() const noexcept {
   if (elements() == 0) return true;
-  std::int64_t expected = 1;
+  std::uint64_t expected = 1;  // unsigned, so that a hostile shape wraps instead of being undefined
   for (int d = rank - 1; d >= 0; --d) {
-    if (shape[d] != 1 && strides[d] != expected) return false;
-    expected *= shape[d];
+    if (shape[d] != 1 && static_cast<std::uint64_t>(strides[d]) != expected) return false;
+    expected *= static_cast<std::uint64_t>(shape[d]);
   }
   return true;
 }
@@ -124,7 +124,7 @@ std::size_t Tensor::extent_bytes() const noexcept {
   if (elements() == 0) return 0;
   std::uint64_t last = 0;
   for (int d = 0; d < rank; ++d) {
-    last += static_cast<std::uint64_t>(shape[d] - 1) * static_cast<std::uint64_t>(strides[d]);
+    last += (static_cast<std::uint64_t>(shape[d]) - 1) * static_cast<std::uint64_t>(strides[d]);
   }
   return static_cast<std::size_t>(last + 1) * bytes_per_element(dtype);
 }
