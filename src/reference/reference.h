@@ -17,6 +17,11 @@ struct PrefillResult {
 // queries that are computed; the result then holds those rows only. row_count < 0 is all of them.
 PrefillResult prefill(const PrefillProblem& problem, std::int64_t first_row = 0, std::int64_t row_count = -1);
 
+// The same, with P rounded to e4m3 before it weighs the values (docs/math.md, "P in e4m3"): the distance between the
+// two is the error that P's format costs a kernel that rounds it.
+PrefillResult prefill_with_e4m3_p(const PrefillProblem& problem, std::int64_t first_row = 0,
+                                  std::int64_t row_count = -1);
+
 struct DecodeResult {
   std::vector<double> out;  // [n, h, d_v]
   std::vector<double> lse;  // [n, h]
