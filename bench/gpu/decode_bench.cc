@@ -2,6 +2,7 @@
 #include <cmath>
 #include <vector>
 
+#include "base/problem_name.h"
 #include "cuda/cuda.h"
 #include "cuda/device_buffer.h"
 #include "gpu/data.h"
@@ -122,10 +123,17 @@ class DecodeInputs {
 
 }  // namespace
 
-std::string shape_name(const DecodeShape& s) {
-  return "decode:n" + std::to_string(s.n) + ":h" + std::to_string(s.h) + ":d" + std::to_string(kDecodeDim) + ":pages" +
-         std::to_string(s.pool_rows) + ":slots" + std::to_string(s.slots) +
-         (s.pool == Pool::kFp8 ? ":fp8" : ":bf16");
+std::string shape_name(const DecodeShape& shape) {
+  ProblemName name;
+  name.entry_point = ProblemName::EntryPoint::kDecode;
+  name.rows = shape.n;
+  name.kv_rows = shape.pool_rows;
+  name.topk = shape.slots;
+  name.heads = shape.h;
+  name.d = kDecodeDim;
+  name.sink = true;
+  if (shape.pool == Pool::kFp8) name.kv_format = ProblemName::KvFormat::kFp8;
+  return to_string(name);
 }
 
 nlohmann::json bench_shape(const DecodeShape& shape, const GpuBenchOptions& options, const Ceilings& ceilings) {

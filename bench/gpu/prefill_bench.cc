@@ -2,6 +2,7 @@
 #include <cmath>
 #include <vector>
 
+#include "base/problem_name.h"
 #include "cuda/cuda.h"
 #include "cuda/device_buffer.h"
 #include "gpu/data.h"
@@ -131,9 +132,14 @@ void check_rows(const PrefillInputs& inputs, const PrefillShape& shape, nlohmann
 
 }  // namespace
 
-std::string shape_name(const PrefillShape& s) {
-  return "prefill:sq" + std::to_string(s.s_q) + ":skv" + std::to_string(s.s_kv) + ":hq" + std::to_string(s.h_q) +
-         ":dqk" + std::to_string(s.d_qk) + ":topk" + std::to_string(s.topk);
+std::string shape_name(const PrefillShape& shape) {
+  ProblemName name;
+  name.rows = shape.s_q;
+  name.kv_rows = shape.s_kv;
+  name.topk = shape.topk;
+  name.heads = shape.h_q;
+  name.d = shape.d_qk;
+  return to_string(name);
 }
 
 nlohmann::json bench_shape(const PrefillShape& shape, const GpuBenchOptions& options, const Ceilings& ceilings) {

@@ -1,4 +1,4 @@
-// What is measured. The names are problem names (base/problem_name.h) without the options that change no shape.
+// What is measured: the shapes of real prefill chunks and decode batches, and the few-head and few-query ones.
 #pragma once
 
 #include <array>

@@ -119,4 +119,37 @@ std::string to_string(const ProblemName& name) {
   return text;
 }
 
+ProblemName name_of(const PrefillProblem& problem) {
+  ProblemName name;
+  name.entry_point = ProblemName::EntryPoint::kPrefill;
+  name.rows = problem.s_q;
+  name.kv_rows = problem.s_kv;
+  name.topk = problem.topk;
+  name.heads = problem.h_q;
+  name.d = problem.d_qk;
+  name.d_v = problem.d_v;
+  name.sink = problem.attn_sink != nullptr;
+  name.lengths = problem.topk_length != nullptr;
+  name.strided = problem.kv_row_stride != problem.d_qk || problem.q_head_stride != problem.d_qk;
+  return name;
+}
+
+ProblemName name_of(const DecodeProblem& problem) {
+  ProblemName name;
+  name.entry_point = ProblemName::EntryPoint::kDecode;
+  name.rows = problem.n;
+  name.kv_rows = problem.pool.total_pages;
+  name.topk = problem.n == 0 ? 0 : problem.pool.total_indices / problem.n;
+  name.heads = problem.h;
+  name.d = problem.d;
+  name.d_v = problem.d_v;
+  name.sink = problem.attn_sink != nullptr;
+  name.strided = problem.pool.kv_row_stride != problem.d || problem.q_head_stride != problem.d;
+  name.float16 = problem.q_dtype == DType::kFloat16;
+  name.kv_format = problem.pool.kv_dtype == DType::kFloat8E4M3FN ? ProblemName::KvFormat::kFp8
+                                                                 : ProblemName::KvFormat::kLikeQ;
+  name.second_pool = problem.second_pool.indptr != nullptr;
+  return name;
+}
+
 }  // namespace sparse_mla

@@ -11,6 +11,8 @@
 #include <string>
 #include <string_view>
 
+#include "base/problem.h"
+
 namespace sparse_mla {
 
 struct ProblemName {
@@ -54,5 +56,10 @@ struct ProblemName {
 ProblemName parse_problem_name(std::string_view text);
 // The inverse: all sizes, and whatever differs from its default.
 std::string to_string(const ProblemName& name);
+
+// What can be told of a problem at hand: its sizes and which arguments it has, not its data. Decode's list length is
+// the average one.
+ProblemName name_of(const PrefillProblem& problem);
+ProblemName name_of(const DecodeProblem& problem);
 
 }  // namespace sparse_mla

@@ -92,7 +92,7 @@ const Kernel<Problem>& choose(const Problem& problem) {
   for (const auto& kernel : kernels_for(problem)) {
     if (kernel.declines(problem).empty()) return kernel;
   }
-  std::string message = "no CUDA kernel takes " + problem_name(problem) + ":";
+  std::string message = "no CUDA kernel takes " + to_string(name_of(problem)) + ":";
   for (const std::string& line : explain(problem)) message += " " + line + ";";
   throw std::runtime_error(message);
 }
@@ -113,10 +113,10 @@ void run(const Problem& problem, const Launch& launch, std::int64_t rows) {
   const LaunchContext context = context_of(launch, facts);
   const std::size_t needed = kernel.workspace_bytes(problem, context);
   if (needed > launch.workspace_bytes || (needed > 0 && launch.workspace == nullptr)) {
-    throw std::invalid_argument(problem_name(problem) + " needs a workspace of " + std::to_string(needed) +
+    throw std::invalid_argument(to_string(name_of(problem)) + " needs a workspace of " + std::to_string(needed) +
                                 " bytes, got " + std::to_string(launch.workspace_bytes));
   }
-  const auto what = [&] { return std::string(kernel.name) + " of " + problem_name(problem); };
+  const auto what = [&] { return std::string(kernel.name) + " of " + to_string(name_of(problem)); };
   if (cudaPeekAtLastError() != cudaSuccess) throw_on_earlier_error(what());
   const auto status = static_cast<cudaError_t>(kernel.launch(problem, context));
   if (status != cudaSuccess) throw_on_error(status, what());
