@@ -3,7 +3,7 @@
 
 namespace sparse_mla::bench {
 
-// FLOP/s of `threads` threads that do nothing but multiply-adds on registers, for about `seconds`.
+// FLOP/s of `threads` threads that do nothing but multiply-adds on registers for about `seconds`, each at its best.
 double float32_fma_peak(int threads, double seconds);
 
 }  // namespace sparse_mla::bench
