@@ -112,22 +112,6 @@ class Sampler {
 
 }  // namespace
 
-std::string to_text(const PrefillShape& s) {
-  std::string text = "prefill:sq" + std::to_string(s.s_q) + ":skv" + std::to_string(s.s_kv);
-  text += ":hq" + std::to_string(s.h_q) + ":dqk" + std::to_string(s.d_qk) + ":topk" + std::to_string(s.topk);
-  if (s.lengths) text += ":lengths";
-  if (s.sink) text += ":sink";
-  return text;
-}
-
-std::string to_text(const DecodeShape& s) {
-  std::string text = "decode:n" + std::to_string(s.n) + ":h" + std::to_string(s.h) + ":d" + std::to_string(s.d);
-  text += ":pages" + std::to_string(s.pages) + ":tokens" + std::to_string(s.tokens);
-  if (s.ragged) text += ":ragged";
-  text += s.q_dtype == DType::kFloat16 ? ":q-fp16" : ":q-bf16";
-  return text + (s.fp8 ? ":kv-fp8" : "");
-}
-
 PrefillCase::PrefillCase(const PrefillShape& s, std::uint64_t seed)
     : q_(elements({s.s_q, s.h_q, s.d_qk})), kv_(elements({s.s_kv, s.d_qk})), indices_(elements({s.s_q, s.topk})) {
   Random random(seed);

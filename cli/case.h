@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <string>
 #include <vector>
 
 #include "sparse_mla/calls.h"
@@ -30,10 +29,6 @@ struct DecodeShape {
   DType q_dtype = DType::kBFloat16;
   bool fp8 = true;                // the pool in e4m3fn with 1x64 scales, else in q's dtype
 };
-
-// One line that names the shape, such as "prefill:sq8:skv8192:hq128:dqk576:topk2048:sink".
-std::string to_text(const PrefillShape& shape);
-std::string to_text(const DecodeShape& shape);
 
 // Standard-normal q and kv, quantised to e4m3fn with one scale each (largest magnitude / 448); distinct uniformly
 // random tokens in a row, -1 past s_kv of them; sm_scale = 1 / sqrt(d_qk). Throws std::invalid_argument for a shape

@@ -19,22 +19,22 @@ struct Row {
   bool ok() const { return accuracy.ok(tolerance); }
 };
 
-Row run_case(const files::AnyCall& call, std::string shape, Tolerance tolerance, Backend backend) {
+Row run_case(const files::AnyCall& call, Tolerance tolerance, Backend backend) {
   const CallWithOutputs work(call, /*decode_lse=*/true);
   const Times times = time_runs(3, [&work, backend] { run_call(work.call(), backend); });
-  return {std::move(shape), times.median_ms, accuracy_of(work.call(), 0, work.rows()), tolerance};
+  return {shape_text(call), times.median_ms, accuracy_of(work.call(), 0, work.rows()), tolerance};
 }
 
 Row run_prefill(std::uint64_t seed, Backend backend) {
   const PrefillShape shape = {.s_q = 8, .s_kv = 8192, .h_q = 128, .d_qk = 576, .topk = 2048};
   const PrefillCase made(shape, seed);
-  return run_case(made.call(), to_text(shape), prefill_tolerance(backend, shape.d_qk, shape.topk), backend);
+  return run_case(made.call(), prefill_tolerance(backend, shape.d_qk, shape.topk), backend);
 }
 
 Row run_decode(std::uint64_t seed, Backend backend) {
   const DecodeShape shape = {.n = 8, .h = 128, .d = 512, .pages = 16384, .tokens = 640};
   const DecodeCase made(shape, seed);
-  return run_case(made.call(), to_text(shape), decode_tolerance(), backend);
+  return run_case(made.call(), decode_tolerance(), backend);
 }
 
 nlohmann::ordered_json to_json(const Row& row, Backend backend) {

@@ -2,6 +2,7 @@
 
 #include "cli/case.h"
 #include "cli/command.h"
+#include "cli/runner.h"
 #include "files/captured_call.h"
 #include "sparse_mla/contract.h"
 
@@ -26,11 +27,11 @@ class MakeCase final : public Command {
 
   int run() override {
     if (prefill_.parsed()) {
-      write(PrefillCase(prefill_shape_, seed_).call(), to_text(prefill_shape_));
+      write(PrefillCase(prefill_shape_, seed_).call());
     } else {
       decode_shape_.q_dtype = q_dtype_ == "fp16" ? DType::kFloat16 : DType::kBFloat16;
       decode_shape_.fp8 = kv_dtype_ == "fp8";
-      write(DecodeCase(decode_shape_, seed_).call(), to_text(decode_shape_));
+      write(DecodeCase(decode_shape_, seed_).call());
     }
     return 0;
   }
@@ -63,10 +64,10 @@ class MakeCase final : public Command {
   }
 
   template <class Call>
-  void write(const Call& call, const std::string& shape) const {
+  void write(const Call& call) const {
     enforce(call, CheckOptions{.contract = !general_, .device_rules = false, .values = true});
     files::write_captured_call(output_, call);
-    std::cout << output_ << ": " << shape << ", seed " << seed_ << '\n';
+    std::cout << output_ << ": " << shape_text(call) << ", seed " << seed_ << '\n';
   }
 
   CLI::App& prefill_;

@@ -3,6 +3,9 @@
 #include <algorithm>
 #include <thread>
 
+#include "base/problem_name.h"
+#include "dispatch/problems.h"
+
 namespace sparse_mla::cli {
 namespace {
 
@@ -54,6 +57,11 @@ files::AnyCall rows_of(const files::AnyCall& call, std::int64_t begin, std::int6
 
 std::int64_t row_count(const files::AnyCall& call) {
   return std::visit([](const auto& one) { return one.q.shape[0]; }, call);
+}
+
+std::string shape_text(const files::AnyCall& call) {
+  if (const auto* prefill = std::get_if<PrefillCall>(&call)) return to_string(name_of(dispatch::prefill_problem(*prefill)));
+  return to_string(name_of(dispatch::decode_problem(std::get<DecodeCall>(call))));
 }
 
 CallWithOutputs::CallWithOutputs(const files::AnyCall& call, bool decode_lse) : call_(call) {

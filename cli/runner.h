@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "cli/progress.h"
@@ -37,5 +38,8 @@ void run_call(const files::AnyCall& call, Backend backend, Progress* progress = 
 // Rows [begin, begin + count) of a call as a call of its own, on the same memory.
 files::AnyCall rows_of(const files::AnyCall& call, std::int64_t begin, std::int64_t count);
 std::int64_t row_count(const files::AnyCall& call);
+// One line that names the call's shape, such as "prefill:sq8:skv8192:hq128:dqk576:topk2048". The call has passed its
+// checks.
+std::string shape_text(const files::AnyCall& call);
 
 }  // namespace sparse_mla::cli
