@@ -111,13 +111,6 @@ using All = Tensors<DecodeCall, Q, UnifiedKv<FirstPool>, KvIndices<FirstPool>, K
                     AttnSink, Out, Lse, UnifiedKv<SecondPool>, KvIndices<SecondPool>, KvIndptr<SecondPool>,
                     KvScales<SecondPool>>;
 
-Facts wrong_number(std::string expected, std::int64_t got) {
-  return {.expected = std::move(expected), .got = std::to_string(got)};
-}
-Facts wrong_shape(std::string expected, const Tensor& tensor) {
-  return {.expected = std::move(expected), .got = shape_string(tensor), .tensor = &tensor};
-}
-
 // Slug and words of a rule about one pool.
 template <class Pool, Text kWhat>
 constexpr std::string_view pool_slug = joined<Text("decode-"), dashed(Pool::kPrefix), Text(kWhat)>;
@@ -133,8 +126,9 @@ constexpr DecodeRule scales_come_with_e4m3fn(std::string_view id) {
           .argument = UnifiedKv<Pool>::kName.view(),
           .message = joined<Pool::kPrefix, Text("kv_scales supplied but "), Pool::kPrefix,
                             Text("unified_kv is {dtype}, expected torch.float8_e4m3fn")>,
-          .fix = joined<Text("leave "), Pool::kPrefix, Text("kv_scales out for a {dtype} pool, or pass the e4m3fn pool "
-                                                            "that the scales belong to")>,
+          .fix = joined<Text("leave "), Pool::kPrefix,
+                        Text("kv_scales out for a {dtype} pool, or pass the e4m3fn pool "
+                             "that the scales belong to")>,
           .check = [](const In& in) -> Broken {
             const PagedPool* pool = Pool::of(in.call);
             if (pool == nullptr || pool->kv_scales.is_none()) return std::nullopt;
@@ -182,11 +176,11 @@ constexpr DecodeRule scales_shape(std::string_view id) {
             // Without whole groups there is no right shape.
             if (pool_width(pool) % kGroupSize != 0 || KvScales<Pool>::has_its_shape(in.call)) return std::nullopt;
             const std::int64_t groups = pool_width(pool) / kGroupSize;
-            return Facts{.expected = tuple({total_pages(pool), groups}),
-                         .got = shape_string(*scales),
-                         .tensor = scales,
-                         .fields = {{"total_pages", std::to_string(total_pages(pool))},
-                                    {"groups", std::to_string(groups)}}};
+            return Facts{
+                .expected = tuple({total_pages(pool), groups}),
+                .got = shape_string(*scales),
+                .tensor = scales,
+                .fields = {{"total_pages", std::to_string(total_pages(pool))}, {"groups", std::to_string(groups)}}};
           }};
 }
 
@@ -196,8 +190,9 @@ constexpr DecodeRule kv_dtype_is_q_dtype(std::string_view id) {
           .slug = pool_slug<Pool, "unified-kv-dtype">,
           .argument = UnifiedKv<Pool>::kName.view(),
           .message = in_pool<Pool, "unified_kv dtype mismatch: kv={dtype}, q={q_dtype}">,
-          .fix = joined<Text("store "), Pool::kPrefix, Text("unified_kv as {q_dtype}, or as torch.float8_e4m3fn with "
-                                                            "kv_scales")>,
+          .fix = joined<Text("store "), Pool::kPrefix,
+                        Text("unified_kv as {q_dtype}, or as torch.float8_e4m3fn with "
+                             "kv_scales")>,
           .check = [](const In& in) -> Broken {
             const PagedPool* pool = Pool::of(in.call);
             if (pool == nullptr || !pool->kv_scales.is_none()) return std::nullopt;
@@ -210,8 +205,7 @@ constexpr DecodeRule kv_dtype_is_q_dtype(std::string_view id) {
 // B3 to B7, in order.
 template <class Pool>
 constexpr std::array<DecodeRule, 5> pool_dtype_rules(std::array<std::string_view, 5> ids) {
-  return {scales_come_with_e4m3fn<Pool>(ids[0]),
-          is_float32<KvScales<Pool>, "fp32">(ids[1]),
+  return {scales_come_with_e4m3fn<Pool>(ids[0]), is_float32<KvScales<Pool>, "fp32">(ids[1]),
           width_is_whole_groups<Pool>(ids[2]), scales_shape<Pool>(ids[3]), kv_dtype_is_q_dtype<Pool>(ids[4])};
 }
 
@@ -219,54 +213,55 @@ constexpr std::array<DecodeRule, 5> pool_dtype_rules(std::array<std::string_view
 
 template <class Pool>
 constexpr std::array<DecodeRule, 5> pool_shape_rules(std::string_view id) {
-  return {DecodeRule{.id = id,
-                     .slug = pool_slug<Pool, "unified-kv-rank">,
-                     .argument = UnifiedKv<Pool>::kName.view(),
-                     .message = in_pool<Pool, "unified_kv must have shape (total_pages, D), got {shape}">,
-                     .fix = joined<Text("view it as one row a slot: "), Pool::kPrefix,
-                                   Text("unified_kv.view(-1, unified_kv.shape[-1])")>,
-                     .check = [](const In& in) -> Broken {
-                       const Tensor* kv = UnifiedKv<Pool>::tensor(in.call);
-                       if (kv == nullptr || in.knows(Pool::kKvKnown)) return std::nullopt;
-                       return wrong_shape("(total_pages, D)", *kv);
-                     }},
-          DecodeRule{.id = id,
-                     .slug = pool_slug<Pool, "kv-indices-rank">,
-                     .argument = KvIndices<Pool>::kName.view(),
-                     .message = in_pool<Pool, "kv_indices must have shape (total_indices,), got {shape}">,
-                     .fix = joined<Text("pass one flat list of all tokens' slots: "), Pool::kPrefix,
-                                   Text("kv_indices.flatten()")>,
-                     .check = [](const In& in) -> Broken {
-                       const Tensor* indices = KvIndices<Pool>::tensor(in.call);
-                       if (indices == nullptr || in.knows(Pool::kIndicesKnown)) return std::nullopt;
-                       return wrong_shape("(total_indices,)", *indices);
-                     }},
-          DecodeRule{.id = id,
-                     .slug = pool_slug<Pool, "kv-indptr-shape">,
-                     .argument = KvIndptr<Pool>::kName.view(),
-                     .needs = kQRank,
-                     .message = in_pool<Pool, "kv_indptr must have shape ({N_plus_1},), got {shape}">,
-                     .fix = "pass a prefix sum of the tokens' slot counts that starts at 0: one offset more than q's "
-                            "{N} tokens",
-                     .check = [](const In& in) -> Broken {
-                       const Tensor* indptr = KvIndptr<Pool>::tensor(in.call);
-                       if (indptr == nullptr || has_one_offset_more_than_tokens(*indptr, in.call)) return std::nullopt;
-                       return wrong_shape(concat({"(", one_more(n(in.call)), ",)"}), *indptr);
-                     }},
-          is_a_tensor<KvScales<Pool>, None::kAllowed>(id),
-          DecodeRule{.id = id,
-                     .slug = pool_slug<Pool, "width-match">,
-                     .argument = UnifiedKv<Pool>::kName.view(),
-                     .needs = kQRank | Pool::kKvKnown,
-                     .message = in_pool<Pool, "unified_kv D must match q D={q_D}, got {kv_D}">,
-                     .fix = "pass q and unified_kv of one width: q has {q_D} values a head, unified_kv {kv_D} a row",
-                     .check = [](const In& in) -> Broken {
-                       const PagedPool* pool = Pool::of(in.call);
-                       if (pool == nullptr || pool_width(*pool) == width(in.call)) return std::nullopt;
-                       Facts facts = wrong_number(std::to_string(width(in.call)), pool_width(*pool));
-                       facts.fields = {{"q_D", facts.expected}, {"kv_D", facts.got}};
-                       return facts;
-                     }}};
+  return {
+      DecodeRule{.id = id,
+                 .slug = pool_slug<Pool, "unified-kv-rank">,
+                 .argument = UnifiedKv<Pool>::kName.view(),
+                 .message = in_pool<Pool, "unified_kv must have shape (total_pages, D), got {shape}">,
+                 .fix = joined<Text("view it as one row a slot: "), Pool::kPrefix,
+                               Text("unified_kv.view(-1, unified_kv.shape[-1])")>,
+                 .check = [](const In& in) -> Broken {
+                   const Tensor* kv = UnifiedKv<Pool>::tensor(in.call);
+                   if (kv == nullptr || in.knows(Pool::kKvKnown)) return std::nullopt;
+                   return wrong_shape("(total_pages, D)", *kv);
+                 }},
+      DecodeRule{
+          .id = id,
+          .slug = pool_slug<Pool, "kv-indices-rank">,
+          .argument = KvIndices<Pool>::kName.view(),
+          .message = in_pool<Pool, "kv_indices must have shape (total_indices,), got {shape}">,
+          .fix = joined<Text("pass one flat list of all tokens' slots: "), Pool::kPrefix, Text("kv_indices.flatten()")>,
+          .check = [](const In& in) -> Broken {
+            const Tensor* indices = KvIndices<Pool>::tensor(in.call);
+            if (indices == nullptr || in.knows(Pool::kIndicesKnown)) return std::nullopt;
+            return wrong_shape("(total_indices,)", *indices);
+          }},
+      DecodeRule{.id = id,
+                 .slug = pool_slug<Pool, "kv-indptr-shape">,
+                 .argument = KvIndptr<Pool>::kName.view(),
+                 .needs = kQRank,
+                 .message = in_pool<Pool, "kv_indptr must have shape ({N_plus_1},), got {shape}">,
+                 .fix = "pass a prefix sum of the tokens' slot counts that starts at 0: one offset more than q's "
+                        "{N} tokens",
+                 .check = [](const In& in) -> Broken {
+                   const Tensor* indptr = KvIndptr<Pool>::tensor(in.call);
+                   if (indptr == nullptr || has_one_offset_more_than_tokens(*indptr, in.call)) return std::nullopt;
+                   return wrong_shape(concat({"(", one_more(n(in.call)), ",)"}), *indptr);
+                 }},
+      is_a_tensor<KvScales<Pool>, None::kAllowed>(id),
+      DecodeRule{.id = id,
+                 .slug = pool_slug<Pool, "width-match">,
+                 .argument = UnifiedKv<Pool>::kName.view(),
+                 .needs = kQRank | Pool::kKvKnown,
+                 .message = in_pool<Pool, "unified_kv D must match q D={q_D}, got {kv_D}">,
+                 .fix = "pass q and unified_kv of one width: q has {q_D} values a head, unified_kv {kv_D} a row",
+                 .check = [](const In& in) -> Broken {
+                   const PagedPool* pool = Pool::of(in.call);
+                   if (pool == nullptr || pool_width(*pool) == width(in.call)) return std::nullopt;
+                   Facts facts = wrong_number(std::to_string(width(in.call)), pool_width(*pool));
+                   facts.fields = {{"q_D", facts.expected}, {"kv_D", facts.got}};
+                   return facts;
+                 }}};
 }
 
 template <class Pool>
@@ -284,44 +279,46 @@ constexpr std::array<DecodeRule, 9> pool_layout_rules(std::string_view id) {
 
 template <class Pool>
 constexpr std::array<DecodeRule, 3> pool_value_rules(std::string_view id) {
-  return {DecodeRule{.id = id,
-                     .slug = pool_slug<Pool, "kv-indptr-range">,
-                     .argument = KvIndptr<Pool>::kName.view(),
-                     .stage = RuleStage::kValues,
-                     .needs = kQRank | Pool::kIndicesKnown,
-                     .message = in_pool<Pool, "kv_indptr values must satisfy 0 <= kv_indptr <= total_indices "
-                                              "({total_indices}), got {value} at {position}">,
-                     .fix = "make kv_indptr the prefix sum of the slot counts: 0 first, {total_indices} last",
-                     .check = [](const In& in) -> Broken {
-                       const Tensor* indptr = readable_indptr(Pool::of(in.call), in);
-                       if (indptr == nullptr) return std::nullopt;
-                       constexpr std::string_view kName = KvIndptr<Pool>::kName.view();
-                       const std::int64_t total = KvIndices<Pool>::tensor(in.call)->shape[0];
-                       if (total < 0) return std::nullopt;
-                       const auto offender = in.values.first_outside(kName, *indptr, 0, total);
-                       if (!offender) return std::nullopt;
-                       const std::string last = std::to_string(total);
-                       Facts facts = offender_facts(kName, *indptr, *offender, concat({"values from 0 to ", last}));
-                       facts.fields.push_back({"total_indices", last});
-                       return facts;
-                     }},
-          DecodeRule{.id = id,
-                     .slug = pool_slug<Pool, "kv-indptr-order">,
-                     .argument = KvIndptr<Pool>::kName.view(),
-                     .stage = RuleStage::kValues,
-                     .needs = kQRank,
-                     .message = in_pool<Pool, "kv_indptr must not decrease, got {value} after {previous} at {position}">,
-                     .fix = "make kv_indptr the prefix sum of the slot counts, which are 0 or more",
-                     .check = [](const In& in) -> Broken {
-                       const Tensor* indptr = readable_indptr(Pool::of(in.call), in);
-                       if (indptr == nullptr) return std::nullopt;
-                       constexpr std::string_view kName = KvIndptr<Pool>::kName.view();
-                       const auto offender = in.values.first_decrease(kName, *indptr);
-                       if (!offender) return std::nullopt;
-                       return offender_facts(kName, *indptr, *offender,
-                                             concat({"at least ", number_string(offender->previous)}));
-                     }},
-          is_finite<KvScales<Pool>>(id)};
+  return {
+      DecodeRule{.id = id,
+                 .slug = pool_slug<Pool, "kv-indptr-range">,
+                 .argument = KvIndptr<Pool>::kName.view(),
+                 .stage = RuleStage::kValues,
+                 .needs = kQRank | Pool::kIndicesKnown,
+                 .message = in_pool<Pool,
+                                    "kv_indptr values must satisfy 0 <= kv_indptr <= total_indices "
+                                    "({total_indices}), got {value} at {position}">,
+                 .fix = "make kv_indptr the prefix sum of the slot counts: 0 first, {total_indices} last",
+                 .check = [](const In& in) -> Broken {
+                   const Tensor* indptr = readable_indptr(Pool::of(in.call), in);
+                   if (indptr == nullptr) return std::nullopt;
+                   constexpr std::string_view kName = KvIndptr<Pool>::kName.view();
+                   const std::int64_t total = KvIndices<Pool>::tensor(in.call)->shape[0];
+                   if (total < 0) return std::nullopt;
+                   const auto offender = in.values.first_outside(kName, *indptr, 0, total);
+                   if (!offender) return std::nullopt;
+                   const std::string last = std::to_string(total);
+                   Facts facts = offender_facts(kName, *indptr, *offender, concat({"values from 0 to ", last}));
+                   facts.fields.push_back({"total_indices", last});
+                   return facts;
+                 }},
+      DecodeRule{
+          .id = id,
+          .slug = pool_slug<Pool, "kv-indptr-order">,
+          .argument = KvIndptr<Pool>::kName.view(),
+          .stage = RuleStage::kValues,
+          .needs = kQRank,
+          .message = in_pool<Pool, "kv_indptr must not decrease, got {value} after {previous} at {position}">,
+          .fix = "make kv_indptr the prefix sum of the slot counts, which are 0 or more",
+          .check = [](const In& in) -> Broken {
+            const Tensor* indptr = readable_indptr(Pool::of(in.call), in);
+            if (indptr == nullptr) return std::nullopt;
+            constexpr std::string_view kName = KvIndptr<Pool>::kName.view();
+            const auto offender = in.values.first_decrease(kName, *indptr);
+            if (!offender) return std::nullopt;
+            return offender_facts(kName, *indptr, *offender, concat({"at least ", number_string(offender->previous)}));
+          }},
+      is_finite<KvScales<Pool>>(id)};
 }
 
 // ---- the table ------------------------------------------------------------------------------------------------------
@@ -342,7 +339,8 @@ constexpr auto kQRules = std::to_array<DecodeRule>({
      .fix = "convert it: q.to(torch.bfloat16)",
      .check = [](const In& in) -> Broken {
        if (in.knows(kQDType)) return std::nullopt;
-       return Facts{.expected = "torch.float16 or torch.bfloat16", .got = dtype_string(in.call.q), .tensor = &in.call.q};
+       return Facts{
+           .expected = "torch.float16 or torch.bfloat16", .got = dtype_string(in.call.q), .tensor = &in.call.q};
      }},
 });
 
@@ -423,8 +421,9 @@ constexpr auto kSinkRules = std::to_array<DecodeRule>({
        const Tensor* sink = in.call.attn_sink.tensor();
        if (sink == nullptr) return std::nullopt;
        if (sink->dtype == DType::kFloat32 && has_shape(*sink, {heads(in.call)})) return std::nullopt;
-       return Facts{
-           .expected = concat({tuple({heads(in.call)}), "/torch.float32"}), .got = shape_and_dtype(*sink), .tensor = sink};
+       return Facts{.expected = concat({tuple({heads(in.call)}), "/torch.float32"}),
+                    .got = shape_and_dtype(*sink),
+                    .tensor = sink};
      }},
     is_on_q_device<AttnSink, false>("B8"),
     is_contiguous<AttnSink>("B8"),
@@ -509,17 +508,16 @@ constexpr auto kWholeCallRules = std::to_array<DecodeRule>({
 });
 
 // The second pool has the first one's rules; only the general API has a second pool.
-constexpr auto kSecondPoolRules = scoped(
-    concatenate(pool_dtype_rules<SecondPool>({"D", "D", "D", "D", "D"}), pool_shape_rules<SecondPool>("D"),
-                pool_layout_rules<SecondPool>("D")),
-    RuleScope::kGeneral);
+constexpr auto kSecondPoolRules =
+    scoped(concatenate(pool_dtype_rules<SecondPool>({"D", "D", "D", "D", "D"}), pool_shape_rules<SecondPool>("D"),
+                       pool_layout_rules<SecondPool>("D")),
+           RuleScope::kGeneral);
 
 constexpr auto kRules = concatenate(
     kQRules, pool_dtype_rules<FirstPool>({"B3", "B4", "B5", "B6", "B7"}), kQShapeRules,
     pool_shape_rules<FirstPool>("B8"), pool_layout_rules<FirstPool>("B8"), kSinkRules, kGeneralOnlyRules,
     kSecondPoolRules, kOutTypeRule, kOutRules, scoped(concatenate(kLseTypeRule, kLseRules), RuleScope::kGeneral),
-    pool_value_rules<FirstPool>("B8"), scoped(pool_value_rules<SecondPool>("D"), RuleScope::kGeneral),
-    kWholeCallRules);
+    pool_value_rules<FirstPool>("B8"), scoped(pool_value_rules<SecondPool>("D"), RuleScope::kGeneral), kWholeCallRules);
 
 }  // namespace
 

@@ -20,7 +20,9 @@ std::string strides_string(const Tensor& tensor) {
   return shape_string({tensor.strides.data(), static_cast<std::size_t>(tensor.rank)});
 }
 
-std::string shape_and_dtype(const Tensor& tensor) { return concat({shape_string(tensor), "/", torch_name(tensor.dtype)}); }
+std::string shape_and_dtype(const Tensor& tensor) {
+  return concat({shape_string(tensor), "/", torch_name(tensor.dtype)});
+}
 
 std::string subscript(const Tensor& tensor, std::int64_t position) {
   if (tensor.rank == 0) return "[()]";
@@ -41,6 +43,13 @@ std::string number_string(double value) {
   std::array<char, 32> text{};
   std::snprintf(text.data(), text.size(), "%.17g", value);
   return text.data();
+}
+
+Facts wrong_number(std::string expected, std::int64_t got) {
+  return {.expected = std::move(expected), .got = std::to_string(got)};
+}
+Facts wrong_shape(std::string expected, const Tensor& tensor) {
+  return {.expected = std::move(expected), .got = shape_string(tensor), .tensor = &tensor};
 }
 
 Facts offender_facts(std::string_view name, const Tensor& tensor, const ValueSource::Offender& offender,

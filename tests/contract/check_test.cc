@@ -1,10 +1,10 @@
 // check and enforce as a whole: what the general API takes, options, empty calls, hostile and random calls.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
 #include <limits>
 #include <random>
 #include <vector>
-
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
 #include "contract/valid_calls.h"
 
@@ -39,7 +39,8 @@ TEST(Violation, CarriesFactsAndAFixWithTheCallsValues) {
   ASSERT_THAT(violations, Contains(Field(&Violation::slug, "prefill-h-q-multiple-of-64")));
   EXPECT_EQ(violations[0].expected, "a positive multiple of 64");
   EXPECT_EQ(violations[0].got, "8");
-  EXPECT_EQ(violations[0].fix, "pad q to 64 heads (sparse_mla.pad_heads) or call prefill(), which takes any head count");
+  EXPECT_EQ(violations[0].fix,
+            "pad q to 64 heads (sparse_mla.pad_heads) or call prefill(), which takes any head count");
 }
 
 TEST(Violation, PaddingAdviceIsTheNextMultiple) {
@@ -201,8 +202,11 @@ TEST(Alias, NeighboursAreApartAndOneSharedByteIsNot) {
   ValidPrefill valid;
   const std::int64_t bytes = 2 * 64 * 4;
   char* base = static_cast<char*>(nowhere(4));
-  for (auto [offset, aliases] : {std::pair<std::int64_t, bool>{bytes, false}, {bytes - 1, true}, {0, true},
-                                 {-bytes, false}, {-bytes + 1, true}}) {
+  for (auto [offset, aliases] : {std::pair<std::int64_t, bool>{bytes, false},
+                                 {bytes - 1, true},
+                                 {0, true},
+                                 {-bytes, false},
+                                 {-bytes + 1, true}}) {
     valid.call.lse = Tensor(base + offset, kF32, {2, 64}, kGpu);
     EXPECT_EQ(!broken(valid).empty(), aliases) << offset;
   }
@@ -228,8 +232,26 @@ class Dice {
   std::uint64_t next() { return engine_(); }
 
   std::int64_t size() {
-    return pick<std::int64_t>({0, 1, 2, 3, 8, 16, 40, 64, 128, 256, 512, 576, 1024, -1, std::int64_t{1} << 31,
-                               std::int64_t{1} << 40, kMax, kMin, kMax - 63, 12345678901});
+    return pick<std::int64_t>({0,
+                               1,
+                               2,
+                               3,
+                               8,
+                               16,
+                               40,
+                               64,
+                               128,
+                               256,
+                               512,
+                               576,
+                               1024,
+                               -1,
+                               std::int64_t{1} << 31,
+                               std::int64_t{1} << 40,
+                               kMax,
+                               kMin,
+                               kMax - 63,
+                               12345678901});
   }
   Tensor tensor() {
     std::array<std::int64_t, kMaxRank> sizes{}, steps{};
@@ -347,8 +369,8 @@ TEST(RandomCalls, PrefillCheckAndEnforceAgree) {
     for (Tensor* tensor : {&call.q, &call.kv, &call.indices}) {
       if (dice.one_in(5)) dice.disturb(*tensor);
     }
-    for (Argument* argument : {&call.q_scale, &call.kv_scale, &call.attn_sink, &call.topk_length, &call.out,
-                               &call.max_logits, &call.lse}) {
+    for (Argument* argument :
+         {&call.q_scale, &call.kv_scale, &call.attn_sink, &call.topk_length, &call.out, &call.max_logits, &call.lse}) {
       if (dice.one_in(10)) dice.disturb(*argument);
     }
     if (dice.one_in(8)) call.d_v = dice.size();

@@ -32,8 +32,7 @@ struct Second {
 
 template <class Break>
 PoolCase pool_case(std::string_view rule, std::string message, std::string argument, Break) {
-  return {rule, std::move(message), std::move(argument),
-          [](V& v) { Break{}(First::pool(v), First::values(v), v); },
+  return {rule, std::move(message), std::move(argument), [](V& v) { Break{}(First::pool(v), First::values(v), v); },
           [](V& v) { Break{}(Second::pool(v), Second::values(v), v); }};
 }
 
@@ -52,13 +51,14 @@ std::vector<PoolCase> pool_dtype_cases() {
       pool_case("kv-scales-dtype", "{p}kv_scales must be fp32, got torch.float16", "{p}kv_scales",
                 [](Pool& p, Values&, V&) { p.kv_scales = as(DType::kFloat16, p.kv_scales); }),
       pool_case("kv-scales-shape", "{p}kv_scales shape (40, 4) does not match expected (40, 8)", "{p}kv_scales",
-                [](Pool& p, Values& v, V&) { p.kv_scales = Tensor(v.scales.data(), kF32, {40, 4}, kGpu); }),
+                [](Pool& p, Values& v, V&) {
+                  p.kv_scales = Tensor(v.scales.data(), kF32, {40, 4}, kGpu);
+                }),
       pool_case("kv-scales-shape", "{p}kv_scales shape (320,) does not match expected (40, 8)", "{p}kv_scales",
                 [](Pool& p, Values& v, V&) { p.kv_scales = Tensor(v.scales.data(), kF32, {320}, kGpu); }),
       pool_case("unified-kv-dtype", "{p}unified_kv dtype mismatch: kv=torch.float8_e4m3fn, q=torch.bfloat16",
                 "{p}unified_kv", [](Pool& p, Values&, V&) { p.kv_scales = std::nullopt; }),
-      pool_case("unified-kv-dtype", "{p}unified_kv dtype mismatch: kv=torch.float16, q=torch.bfloat16",
-                "{p}unified_kv",
+      pool_case("unified-kv-dtype", "{p}unified_kv dtype mismatch: kv=torch.float16, q=torch.bfloat16", "{p}unified_kv",
                 [](Pool& p, Values&, V&) {
                   p.kv_scales = std::nullopt;
                   p.unified_kv.dtype = DType::kFloat16;
@@ -68,11 +68,14 @@ std::vector<PoolCase> pool_dtype_cases() {
 
 std::vector<PoolCase> pool_shape_cases() {
   return {
-      pool_case("unified-kv-rank", "{p}unified_kv must have shape (total_pages, D), got (40, 1, 512)",
-                "{p}unified_kv",
-                [](Pool& p, Values&, V&) { p.unified_kv = Tensor(nowhere(1), kFp8, {40, 1, 512}, kGpu); }),
+      pool_case("unified-kv-rank", "{p}unified_kv must have shape (total_pages, D), got (40, 1, 512)", "{p}unified_kv",
+                [](Pool& p, Values&, V&) {
+                  p.unified_kv = Tensor(nowhere(1), kFp8, {40, 1, 512}, kGpu);
+                }),
       pool_case("kv-indices-rank", "{p}kv_indices must have shape (total_indices,), got (3, 3)", "{p}kv_indices",
-                [](Pool& p, Values&, V&) { p.kv_indices = Tensor(nowhere(2), kI32, {3, 3}, kGpu); }),
+                [](Pool& p, Values&, V&) {
+                  p.kv_indices = Tensor(nowhere(2), kI32, {3, 3}, kGpu);
+                }),
       pool_case("kv-indptr-shape", "{p}kv_indptr must have shape (4,), got (3,)", "{p}kv_indptr",
                 [](Pool& p, Values& v, V&) { p.kv_indptr = Tensor(v.indptr.data(), kI32, {3}, kGpu); }),
       pool_case("kv-scales-tensor", "{p}kv_scales must be a torch.Tensor", "{p}kv_scales",
@@ -99,9 +102,11 @@ std::vector<PoolCase> pool_layout_cases() {
                 [](Pool& p, Values&, V&) { p.kv_indices.dtype = DType::kInt64; }),
       pool_case("kv-indptr-dtype", "{p}kv_indptr must be int32, got torch.int64", "{p}kv_indptr",
                 [](Pool& p, Values&, V&) { p.kv_indptr.dtype = DType::kInt64; }),
-      pool_case("unified-kv-last-dim",
-                "{p}unified_kv must be contiguous in its last dimension, got strides (1024, 2)", "{p}unified_kv",
-                [](Pool& p, Values&, V&) { p.unified_kv = strided(p.unified_kv, {1024, 2}); }),
+      pool_case("unified-kv-last-dim", "{p}unified_kv must be contiguous in its last dimension, got strides (1024, 2)",
+                "{p}unified_kv",
+                [](Pool& p, Values&, V&) {
+                  p.unified_kv = strided(p.unified_kv, {1024, 2});
+                }),
       pool_case("kv-indices-contiguous", "{p}kv_indices must be contiguous", "{p}kv_indices",
                 [](Pool& p, Values&, V&) { p.kv_indices.strides[0] = 2; }),
       pool_case("kv-indptr-contiguous", "{p}kv_indptr must be contiguous", "{p}kv_indptr",
@@ -159,8 +164,8 @@ void set_heads(V& v, std::int64_t heads) {
 
 std::vector<Case<V>> q_cases() {
   return {
-      {"decode-q-cuda", true, [](V& v) { v.call.q.device = kCpu; },
-       "sparse_attn_v4_paged_decode requires CUDA tensors", "q"},
+      {"decode-q-cuda", true, [](V& v) { v.call.q.device = kCpu; }, "sparse_attn_v4_paged_decode requires CUDA tensors",
+       "q"},
       {"decode-q-dtype", true, [](V& v) { v.call.q.dtype = kF32; },
        "sparse_attn_v4_paged_decode expects fp16/bf16 q, got torch.float32", "q"},
       {"decode-width-multiple-of-64", true,
@@ -183,7 +188,10 @@ std::vector<Case<V>> q_cases() {
          v.call.second_pool->unified_kv = Tensor(nowhere(4), kFp8, {40, 528}, kGpu);
        },
        "second_pool.D=528 must be divisible by GROUP_SIZE=64", "second_pool.unified_kv"},
-      {"decode-q-rank", true, [](V& v) { v.call.q = Tensor(nowhere(0), kBf16, {48, 512}, kGpu); },
+      {"decode-q-rank", true,
+       [](V& v) {
+         v.call.q = Tensor(nowhere(0), kBf16, {48, 512}, kGpu);
+       },
        "q must have shape (N, H, D), got (48, 512)", "q"},
       {"decode-heads-positive", true, [](V& v) { set_heads(v, 0); },
        "sparse_attn_v4_paged_decode requires H of at least 1, got 0", "q"},
@@ -206,7 +214,10 @@ std::vector<Case<V>> q_cases() {
        "decode requires D to be a multiple of 16, got 520", "q"},
       {"decode-q-device", false, [](V& v) { v.call.q.device = kMeta; }, "q must be a CPU or CUDA tensor, got meta",
        "q"},
-      {"decode-q-last-dim", true, [](V& v) { v.call.q = strided(v.call.q, {16 * 1024, 1024, 2}); },
+      {"decode-q-last-dim", true,
+       [](V& v) {
+         v.call.q = strided(v.call.q, {16 * 1024, 1024, 2});
+       },
        "q must be contiguous in its last dimension, got strides (16384, 1024, 2)", "q"},
   };
 }
@@ -217,8 +228,7 @@ std::vector<Case<V>> other_argument_cases() {
        "attn_sink must be a torch.Tensor", "attn_sink"},
       {"decode-attn-sink-tensor", false, [](V& v) { v.call.attn_sink = kNumber; }, "attn_sink must be a torch.Tensor",
        "attn_sink"},
-      {"decode-attn-sink-shape-dtype", true,
-       [](V& v) { v.call.attn_sink = Tensor(v.sink.data(), kF32, {8}, kGpu); },
+      {"decode-attn-sink-shape-dtype", true, [](V& v) { v.call.attn_sink = Tensor(v.sink.data(), kF32, {8}, kGpu); },
        "attn_sink must be float32 with shape (16,), got (8,)/torch.float32", "attn_sink"},
       {"decode-attn-sink-shape-dtype", true, [](V& v) { v.call.attn_sink = as(kBf16, v.call.attn_sink); },
        "attn_sink must be float32 with shape (16,), got (16,)/torch.bfloat16", "attn_sink"},
@@ -228,7 +238,10 @@ std::vector<Case<V>> other_argument_cases() {
        "attn_sink must be contiguous", "attn_sink"},
       {"decode-second-pool-in-contract", true, [](V& v) { v.call.second_pool = v.call.pool; },
        "sparse_attn_v4_paged_decode takes one pool, got second_pool", "second_pool"},
-      {"decode-lse-in-contract", true, [](V& v) { v.call.lse = Tensor(nowhere(8), kF32, {3, 16}, kGpu); },
+      {"decode-lse-in-contract", true,
+       [](V& v) {
+         v.call.lse = Tensor(nowhere(8), kF32, {3, 16}, kGpu);
+       },
        "sparse_attn_v4_paged_decode does not write lse", "lse"},
       {"decode-d-v-in-contract", true, [](V& v) { v.call.d_v = 448; },
        "sparse_attn_v4_paged_decode writes all D=512 values, got d_v=448", "d_v"},
@@ -245,27 +258,44 @@ std::vector<Case<V>> other_argument_cases() {
 std::vector<Case<V>> output_cases() {
   return {
       {"decode-out-tensor", true, [](V& v) { v.call.out = kNumber; }, "out must be a torch.Tensor", "out"},
-      {"decode-out-shape", true, [](V& v) { v.call.out = Tensor(nowhere(7), kBf16, {3, 16, 448}, kGpu); },
+      {"decode-out-shape", true,
+       [](V& v) {
+         v.call.out = Tensor(nowhere(7), kBf16, {3, 16, 448}, kGpu);
+       },
        "out must have shape (3, 16, 512), got (3, 16, 448)", "out"},
-      {"decode-out-shape", false, [](V& v) { v.call.out = Tensor(nowhere(7), kBf16, {3, 16, 512}, kGpu); },
+      {"decode-out-shape", false,
+       [](V& v) {
+         v.call.out = Tensor(nowhere(7), kBf16, {3, 16, 512}, kGpu);
+       },
        "out must have shape (3, 16, 448), got (3, 16, 512)", "out"},
       {"decode-out-dtype", true, [](V& v) { v.call.out = as(DType::kFloat16, v.call.out); },
        "out must have dtype torch.bfloat16, got torch.float16", "out"},
       {"decode-out-device", true, [](V& v) { v.call.out = on(kOther, v.call.out); },
        "out must be on device cuda:0, got cuda:1", "out"},
-      {"decode-out-contiguous", true, [](V& v) { v.call.out = strided(v.call.out, {1 << 14, 1024, 1}); },
+      {"decode-out-contiguous", true,
+       [](V& v) {
+         v.call.out = strided(v.call.out, {1 << 14, 1024, 1});
+       },
        "out must be contiguous", "out"},
       {"decode-lse-tensor", false, [](V& v) { v.call.lse = kNumber; }, "lse must be a torch.Tensor", "lse"},
-      {"decode-lse-shape", false, [](V& v) { v.call.lse = Tensor(nowhere(8), kF32, {16, 3}, kGpu); },
+      {"decode-lse-shape", false,
+       [](V& v) {
+         v.call.lse = Tensor(nowhere(8), kF32, {16, 3}, kGpu);
+       },
        "lse must have shape (3, 16), got (16, 3)", "lse"},
       {"decode-lse-dtype", false, [](V& v) { v.call.lse = as(kBf16, v.call.lse); },
        "lse must have dtype torch.float32, got torch.bfloat16", "lse"},
       {"decode-lse-device", false, [](V& v) { v.call.lse = on(kCpu, v.call.lse); },
        "lse must be on device cuda:0, got cpu", "lse"},
-      {"decode-lse-contiguous", false, [](V& v) { v.call.lse = strided(v.call.lse, {1, 3}); },
+      {"decode-lse-contiguous", false,
+       [](V& v) {
+         v.call.lse = strided(v.call.lse, {1, 3});
+       },
        "lse must be contiguous", "lse"},
       {"decode-outputs-alias", false,
-       [](V& v) { v.call.lse = Tensor(static_cast<char*>(nowhere(7)) + 64, kF32, {3, 16}, kGpu); },
+       [](V& v) {
+         v.call.lse = Tensor(static_cast<char*>(nowhere(7)) + 64, kF32, {3, 16}, kGpu);
+       },
        "out and lse must not alias each other", "lse"},
       {"decode-output-missing", true, [](V& v) { v.call.out = std::nullopt; },
        "out must be given, since sparse_attn_v4_paged_decode does not allocate", "out"},
@@ -293,8 +323,7 @@ std::vector<Case<V>> memory_cases() {
        "second_pool.unified_kv must have rows that start at multiples of 16 bytes, got address 5497558138880 and "
        "strides (513, 1) of torch.float8_e4m3fn",
        "second_pool.unified_kv"},
-      {"decode-out-alignment", true,
-       [](V& v) { v.call.out = moved(v.call.out, 8); },
+      {"decode-out-alignment", true, [](V& v) { v.call.out = moved(v.call.out, 8); },
        "out must start at a multiple of 16 bytes, got address 8796093022216", "out"},
       {"decode-memory", true, [](V& v) { v.call.pool.kv_indices.data = nullptr; },
        "kv_indices has shape (9,) but no memory", "kv_indices"},

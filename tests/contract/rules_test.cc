@@ -1,10 +1,10 @@
 // The table, rule by rule: each one alone with its whole message, and which of two broken rules is raised.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
 #include <algorithm>
 #include <map>
 #include <set>
-
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
 #include "contract/cases.h"
 
@@ -155,7 +155,8 @@ TEST(RuleTable, SlugsAreUniqueAndWellFormed) {
   std::set<std::string_view> seen;
   for (const RuleInfo& info : rules()) {
     EXPECT_TRUE(seen.insert(info.slug).second) << info.slug;
-    EXPECT_EQ(info.slug.find_first_not_of("abcdefghijklmnopqrstuvwxyz0123456789-"), std::string_view::npos) << info.slug;
+    EXPECT_EQ(info.slug.find_first_not_of("abcdefghijklmnopqrstuvwxyz0123456789-"), std::string_view::npos)
+        << info.slug;
     EXPECT_TRUE(info.slug.starts_with(info.entry_point == EntryPoint::kPrefill ? "prefill-" : "decode-")) << info.slug;
     EXPECT_FALSE(info.argument.empty() || info.message.empty() || info.fix.empty()) << info.slug;
   }

@@ -1,11 +1,11 @@
 // Rules about values: where they read, what they name, and when they stay silent.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
 #include <cmath>
 #include <cstring>
 #include <limits>
 #include <vector>
-
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
 #include "contract/valid_calls.h"
 
@@ -82,7 +82,8 @@ TEST(ValueRules, FindTheOnlyBadScaleOfMany) {
   valid.call.pool.unified_kv = Tensor(nowhere(1), DType::kFloat8E4M3FN, {kPages, 512}, kGpu);
   valid.call.pool.kv_scales = Tensor(scales.data(), DType::kFloat32, {kPages, kGroups}, kGpu);
   EXPECT_THAT(check(valid.call, valid.options), IsEmpty());
-  for (std::int64_t bad : {std::int64_t{0}, std::int64_t{511}, std::int64_t{512}, std::int64_t{20011}, kPages * kGroups - 1}) {
+  for (std::int64_t bad :
+       {std::int64_t{0}, std::int64_t{511}, std::int64_t{512}, std::int64_t{20011}, kPages * kGroups - 1}) {
     scales[bad] = -std::numeric_limits<float>::infinity();
     const std::vector<Violation> violations = check(valid.call, valid.options);
     ASSERT_THAT(violations, SizeIs(1)) << bad;
