@@ -427,7 +427,7 @@ constexpr Rule<typename Ts::Call> no_endless_span(std::string_view id) {
           .fix = "describe {name} with the shape and strides that its memory has",
           .check = [](const Input<typename Ts::Call>& in) {
             return Ts::first(in, "less than 2**63 bytes", [](const Tensor& tensor) {
-              return !has_negative_size(tensor) && !has_negative_stride(tensor) && span_bytes(tensor) == std::nullopt;
+              return span_bytes(tensor) == std::nullopt && !has_negative_size(tensor) && !has_negative_stride(tensor);
             });
           }};
 }
