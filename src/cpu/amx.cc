@@ -367,7 +367,7 @@ struct PlainScores {
         multiply_by<kM, kN>(&w.query_tiles[at.query(part, head_tile, step)], at.query(0, 1, 0));
       }
     }
-    const std::size_t stride = w.extent.padded_heads();
+    const std::size_t stride = w.extent.stride();
     store_results<kM, kN>(&w.logits[token_tile * kEdge * stride + head_tile * kEdge], stride);
   }
 };
@@ -382,7 +382,7 @@ struct ScaledScores {
     alignas(64) float partial[2 * kEdge * 2 * kEdge];
     constexpr int kSteps = kScaleGroup / kStep;
     const int groups = w.extent.groups();
-    const std::size_t stride = w.extent.padded_heads();
+    const std::size_t stride = w.extent.stride();
     float* logits = &w.logits[token_tile * kEdge * stride + head_tile * kEdge];
     for (int g = 0; g < groups; ++g) {
       zero_results<kM, kN>();
@@ -422,7 +422,7 @@ void score(Workspace& w, const Block& block) {
 // P (times the tokens' scales of `group`) of all heads as B tiles, split in two bf16 numbers.
 void split_p(Workspace& w, const Layout& at, int steps, const float* scales, std::size_t scales_stride) {
   const __m512i upper_half = _mm512_set1_epi32(static_cast<int>(0xFFFF0000u));
-  const std::size_t stride = w.extent.padded_heads();
+  const std::size_t stride = w.extent.stride();
   for (int step = 0; step < steps; ++step) {
     for (int r = 0; r < kEdge; ++r) {
       const std::size_t token = step * kStep + 2 * r;
@@ -452,7 +452,7 @@ struct Values {
 
   template <int kM, int kN>
   void run(int value_tile, int head_tile) const {
-    const std::size_t stride = w.extent.padded_heads();
+    const std::size_t stride = w.extent.stride();
     float* out = &w.out_t[value_tile * kEdge * stride + head_tile * kEdge];
     load_results<kM, kN>(out, stride);
     for (int step = 0; step < steps; ++step) {

@@ -51,7 +51,7 @@ void start_row(Workspace& w, const RowCall& call, const RowKernels& kernels) {
   const int heads = w.extent.padded_heads();
   std::fill_n(w.max.get(), heads, -kInfinity);
   std::fill_n(w.sum.get(), heads, 0.0f);
-  std::fill_n(w.out_t.get(), std::size_t(w.extent.padded_d_v()) * heads, 0.0f);
+  std::fill_n(w.out_t.get(), std::size_t(w.extent.padded_d_v()) * w.extent.stride(), 0.0f);
   kernels.load_queries(w, call);
 }
 
