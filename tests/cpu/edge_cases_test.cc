@@ -2,11 +2,14 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <new>
 #include <stdexcept>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
+#include <unistd.h>
 
 #include "base/float_formats.h"
 #include "cpu/run.h"
@@ -167,6 +170,27 @@ TEST(Decode, ScalesThatDoNotFitTheWidthAreRefused) {
   p.pool.kv_scales = scales.data();
   p.pool.kv_scales_row_stride = 2;
   EXPECT_THROW(cpu::decode(p, 2), std::invalid_argument);
+}
+
+// A child process with little address space left: the workspace of every thread is refused.
+TEST(OutOfMemory, IsAnExceptionInTheCallingThread) {
+#if defined(__SANITIZE_ADDRESS__)
+  GTEST_SKIP() << "AddressSanitizer ends the process where operator new would throw";
+#endif
+  MadePrefill made(parse_problem_name("prefill:sq8:skv2:hq1:dqk1:topk1"));
+  PrefillProblem p = made.problem();
+  p.d_qk = 1 << 28;  // never read: the workspace comes first
+  const auto run = [&p] {
+    const rlimit limit{1 << 28, 1 << 28};
+    setrlimit(RLIMIT_AS, &limit);
+    try {
+      cpu::prefill(p, 4);
+    } catch (const std::bad_alloc&) {
+      _exit(7);
+    }
+    _exit(0);
+  };
+  EXPECT_EXIT(run(), testing::ExitedWithCode(7), "");
 }
 
 // Address space only: two pages of it are ever touched.
