@@ -60,11 +60,13 @@ def main():
     parser.add_argument("--out", help="where to write the JSON")
     arguments = parser.parse_args()
 
+    load = os.getloadavg()[0]
     ours, theirs, peak, head = measure(arguments)
     report = {
         "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d"),
         "cpu": cpu_model(),
         "threads": arguments.threads,
+        "load_average_before": load,
         **head,
         "float32_fma_peak_gflops": peak,
         "goal": {"speed_ratio": 1.5, "memory_ratio": 0.1},

@@ -9,11 +9,12 @@
 
 #if defined(__x86_64__) && defined(__linux__) && defined(__AMX_BF16__) && defined(__AVX512VBMI__)
 
+#include <cpuid.h>
 #include <immintrin.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include <cstring>
+#include <atomic>
 
 namespace sparse_mla::cpu {
 namespace {
@@ -26,30 +27,18 @@ constexpr int kPrefetchDistance = 8;  // tokens
 
 // ---- availability ------------------------------------------------------------------------------------------------
 
-struct CpuidResult {
-  unsigned eax, ebx, ecx, edx;
-};
-
-CpuidResult cpuid(unsigned leaf) {
-  CpuidResult r;
-  __asm__ volatile("cpuid" : "=a"(r.eax), "=b"(r.ebx), "=c"(r.ecx), "=d"(r.edx) : "a"(leaf), "c"(0));
-  return r;
-}
-
 bool cpu_has_it() {
-  if (cpuid(0).eax < 7) return false;
-  const bool os_saves_extended_state = (cpuid(1).ecx >> 27 & 1) != 0;
+  unsigned eax, ebx, ecx, edx;
+  if (__get_cpuid(1, &eax, &ebx, &ecx, &edx) == 0) return false;
+  const bool os_saves_extended_state = (ecx & bit_OSXSAVE) != 0;
   if (!os_saves_extended_state) return false;
-  unsigned low, high;
-  __asm__ volatile("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
-  constexpr unsigned kAvx512State = 0xE6, kTileState = 3u << 17;
-  if ((low & kAvx512State) != kAvx512State || (low & kTileState) != kTileState) return false;
-  const CpuidResult features = cpuid(7);
-  constexpr unsigned kAvx512FDqBwVl = 1u << 16 | 1u << 17 | 1u << 30 | 1u << 31;  // ebx
-  constexpr unsigned kAvx512Vbmi = 1u << 1;                                      // ecx
-  constexpr unsigned kAmxBf16Tile = 1u << 22 | 1u << 24;                         // edx
-  return (features.ebx & kAvx512FDqBwVl) == kAvx512FDqBwVl && (features.ecx & kAvx512Vbmi) != 0 &&
-         (features.edx & kAmxBf16Tile) == kAmxBf16Tile;
+  constexpr std::uint64_t kAvx512State = 0xE6, kTileState = std::uint64_t{3} << 17;
+  const std::uint64_t needed_state = kAvx512State | kTileState;
+  if ((_xgetbv(0) & needed_state) != needed_state) return false;
+  if (__get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx) == 0) return false;
+  constexpr unsigned kAvx512 = bit_AVX512F | bit_AVX512DQ | bit_AVX512BW | bit_AVX512VL;
+  constexpr unsigned kAmx = bit_AMX_BF16 | bit_AMX_TILE;
+  return (ebx & kAvx512) == kAvx512 && (ecx & bit_AVX512VBMI) != 0 && (edx & kAmx) == kAmx;
 }
 
 // Linux gives tile registers to processes that ask for them; threads started later inherit the permission.
@@ -166,7 +155,7 @@ struct alignas(64) TileConfig {
 static_assert(sizeof(TileConfig) == 64);
 
 // The tile intrinsics do not tell the compiler that they read memory.
-inline void stores_are_done() { __asm__ volatile("" ::: "memory"); }
+inline void stores_are_done() { std::atomic_signal_fence(std::memory_order_seq_cst); }
 
 // Up to 2 x 2 result tiles in tile registers 0..3 (row-major); 4 and 5 hold A, 6 and 7 hold B.
 template <int kM, int kN>

@@ -1,4 +1,4 @@
-// Every instruction set of this machine against the float64 reference, on random problems and on the shapes that engines run.
+// Every instruction set of this machine against the float64 reference, on random problems and on engines' shapes.
 // SPARSE_MLA_PROBLEM=<line> runs that one problem.
 #include "cpu/cpu.h"
 

@@ -196,7 +196,8 @@ TEST(OutOfMemory, IsAnExceptionInTheCallingThread) {
 // Address space only: two pages of it are ever touched.
 TEST_P(CpuEdgeCases, RowsPastFourGibibytesAreFound) {
   constexpr std::int64_t kRows = 9'000'000, kStride = 576;
-  void* memory = mmap(nullptr, kRows * kStride, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  constexpr int kFlags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
+  void* memory = mmap(nullptr, kRows * kStride, PROT_READ | PROT_WRITE, kFlags, -1, 0);
   if (memory == MAP_FAILED) GTEST_SKIP() << "the system gives no 5 GiB of address space";
   MadePrefill made(parse_problem_name("prefill:sq1:skv2:hq4:dqk576:topk2"));
   auto* kv = static_cast<std::uint8_t*>(memory);
