@@ -7,7 +7,7 @@
 
 #include "base/float_formats.h"
 
-#if defined(__x86_64__) && defined(__linux__) && defined(__AMX_BF16__) && defined(__AVX512VBMI__)
+#if defined(__x86_64__) && defined(__linux__) && (defined(__clang__) || (defined(__GNUC__) && __GNUC__ >= 11))
 
 #include <cpuid.h>
 #include <immintrin.h>
@@ -19,13 +19,9 @@
 namespace sparse_mla::cpu {
 namespace {
 
-constexpr int kEdge = 16;         // rows of a tile, columns of a float32 tile
-constexpr int kStep = 32;         // bf16 values along the inner dimension
-constexpr int kTileValues = 512;  // bf16 values of a tile
-constexpr int kQueryParts = 2;    // float16 queries are the sum of two bf16 numbers
-constexpr int kPrefetchDistance = 8;  // tokens
-
 // ---- availability ------------------------------------------------------------------------------------------------
+
+__attribute__((target("xsave"))) std::uint64_t enabled_state() { return _xgetbv(0); }
 
 bool cpu_has_it() {
   unsigned eax, ebx, ecx, edx;
@@ -34,10 +30,10 @@ bool cpu_has_it() {
   if (!os_saves_extended_state) return false;
   constexpr std::uint64_t kAvx512State = 0xE6, kTileState = std::uint64_t{3} << 17;
   const std::uint64_t needed_state = kAvx512State | kTileState;
-  if ((_xgetbv(0) & needed_state) != needed_state) return false;
+  if ((enabled_state() & needed_state) != needed_state) return false;
   if (__get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx) == 0) return false;
   constexpr unsigned kAvx512 = bit_AVX512F | bit_AVX512DQ | bit_AVX512BW | bit_AVX512VL;
-  constexpr unsigned kAmx = bit_AMX_BF16 | bit_AMX_TILE;
+  constexpr unsigned kAmx = 1u << 22 | 1u << 24;  // AMX-BF16, AMX-TILE: not every <cpuid.h> names them
   return (ebx & kAvx512) == kAvx512 && (ecx & bit_AVX512VBMI) != 0 && (edx & kAmx) == kAmx;
 }
 
@@ -47,6 +43,34 @@ bool ask_for_tiles() {
   constexpr int kTileData = 18;
   return cpu_has_it() && syscall(SYS_arch_prctl, kArchReqXcompPerm, kTileData) == 0;
 }
+
+}  // namespace
+
+bool amx_available() noexcept {
+  static const bool available = ask_for_tiles();
+  return available;
+}
+
+}  // namespace sparse_mla::cpu
+
+// From here on, functions may use the instructions; what the headers above define may not, because the linker keeps one
+// copy of an inline function for the whole library, and it must run on every CPU.
+#if defined(__clang__)
+#pragma clang attribute push(                                                                                    \
+    __attribute__((target("amx-tile,amx-bf16,avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi"))), apply_to = function)
+#else
+#pragma GCC push_options
+#pragma GCC target("amx-tile,amx-bf16,avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi")
+#endif
+
+namespace sparse_mla::cpu {
+namespace {
+
+constexpr int kEdge = 16;         // rows of a tile, columns of a float32 tile
+constexpr int kStep = 32;         // bf16 values along the inner dimension
+constexpr int kTileValues = 512;  // bf16 values of a tile
+constexpr int kQueryParts = 2;    // float16 queries are the sum of two bf16 numbers
+constexpr int kPrefetch = 8;      // tokens ahead
 
 // ---- conversions -------------------------------------------------------------------------------------------------
 
@@ -94,6 +118,12 @@ inline TwoSteps load_64(const void* row, DType dtype, int i, int count) {
   return {_mm512_maskz_loadu_epi16(first, from), _mm512_maskz_loadu_epi16(second, from + 32)};
 }
 
+// The low 16 bits of 32 lanes.
+inline __m512i join_halves(__m512i first, __m512i second) {
+  const __m512i low = _mm512_castsi256_si512(_mm512_cvtepi32_epi16(first));
+  return _mm512_inserti64x4(low, _mm512_cvtepi32_epi16(second), 1);
+}
+
 // 32 float16 values as the sum of two bf16 numbers: 8 + 3 of their 11 bits, so exact.
 struct TwoParts {
   __m512i high, low;
@@ -109,11 +139,7 @@ inline TwoParts split_f16(__m512i values) {
     high[half] = _mm512_srli_epi32(_mm512_castps_si512(coarse), 16);
     low[half] = _mm512_srli_epi32(_mm512_castps_si512(_mm512_maskz_sub_ps(finite, value, coarse)), 16);
   }
-  const auto join = [](const __m512i (&halves)[2]) {
-    return _mm512_inserti64x4(_mm512_castsi256_si512(_mm512_cvtepi32_epi16(halves[0])),
-                              _mm512_cvtepi32_epi16(halves[1]), 1);
-  };
-  return {join(high), join(low)};
+  return {join_halves(high[0], high[1]), join_halves(low[0], low[1])};
 }
 
 // 16 x 16 transposition of 32-bit elements, in place.
@@ -321,7 +347,7 @@ void load_tokens(Workspace& w, const Block& block) {
   const int padded = round_up(block.count, kStep);
   const std::size_t row_bytes = w.extent.d * bytes_per_element(block.dtype);
   for (int t = 0; t < padded; ++t) {
-    if (t + kPrefetchDistance < block.count) prefetch_row(block.tokens[t + kPrefetchDistance].values, row_bytes);
+    if (t + kPrefetch < block.count) prefetch_row(block.tokens[t + kPrefetch].values, row_bytes);
     std::uint16_t* to = &w.key_tiles[at.key(t / kEdge, 0)] + t % kEdge * kStep;
     for (int step = 0; step < at.d_steps; step += 2, to += 2 * kTileValues) {
       TwoSteps values{_mm512_setzero_si512(), _mm512_setzero_si512()};
@@ -466,17 +492,22 @@ void accumulate(Workspace& w, const Block& block) {
   }
 }
 
+constexpr RowKernels kKernels{reserve, load_queries, load_tokens, score, accumulate, end_row};
+
 }  // namespace
+}  // namespace sparse_mla::cpu
 
-bool amx_available() noexcept {
-  static const bool available = ask_for_tiles();
-  return available;
-}
+#if defined(__clang__)
+#pragma clang attribute pop
+#else
+#pragma GCC pop_options
+#endif
 
-const RowKernels& amx_kernels() {
-  static constexpr RowKernels kernels{reserve, load_queries, load_tokens, score, accumulate, end_row};
-  return kernels;
-}
+namespace sparse_mla::cpu {
+
+const RowKernels& amx_kernels() { return kKernels; }
+
+}  // namespace sparse_mla::cpu
 
 #else
 
@@ -488,7 +519,11 @@ const RowKernels& amx_kernels() {
   return none;
 }
 
+}  // namespace sparse_mla::cpu
+
 #endif
+
+namespace sparse_mla::cpu {
 
 bool amx_serves(const RowCall& call) noexcept {
   for (const TokenList& list : call.lists) {
