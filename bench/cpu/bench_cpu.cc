@@ -1,5 +1,5 @@
 // Times the CPU backend on named problems and prints one JSON object: seconds, GFLOP/s, the fraction of the float32
-// multiply-add peak measured in the same run, the peak memory beyond inputs and outputs, and the error of the first rows.
+// multiply-add peak measured in the same run, the memory that a call adds, and the error of the first rows.
 //
 //   bench_cpu [--threads N] [--repeats N] [--target NAME] [PROBLEM...]
 #include <time.h>

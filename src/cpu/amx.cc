@@ -1,8 +1,8 @@
 // The AMX kernels. A tile is 16 rows of 64 bytes; tdpbf16ps computes C[16][16] += A[16][32] B[32][16] in float32 with
 //   A: row i holds 32 bf16 values                        (keys: 16 tokens x 32 values; values: 16 values x 32 tokens)
 //   B: row r holds, per column, the values 2r and 2r + 1  (queries: 32 values x 16 heads; P: 32 tokens x 16 heads)
-// All tiles lie packed in the workspace, 1 KiB each, in the order in which a product walks them. The logits and out_t are
-// plain row-major float32 matrices: tile rows are tokens or values, columns are heads.
+// All tiles lie packed in the workspace, 1 KiB each, in the order in which a product walks them. The logits and out_t
+// are plain row-major float32 matrices: tile rows are tokens or values, columns are heads.
 #include "cpu/amx.h"
 
 #include "base/float_formats.h"

@@ -209,7 +209,8 @@ RowCall decode_row(const DecodeProblem& p, std::int64_t row) {
   call.d = p.d;
   call.d_v = p.d_v;
   call.q_dtype = p.q_dtype;
-  call.q = static_cast<const char*>(p.q) + row * p.q_row_stride * static_cast<std::int64_t>(bytes_per_element(p.q_dtype));
+  const std::int64_t q_row_bytes = p.q_row_stride * static_cast<std::int64_t>(bytes_per_element(p.q_dtype));
+  call.q = static_cast<const char*>(p.q) + row * q_row_bytes;
   call.q_head_stride = p.q_head_stride;
   call.logit_scale = p.softmax_scale;
   call.lists = {pool_list(p.pool, row), pool_list(p.second_pool, row)};

@@ -129,8 +129,8 @@ HWY_INLINE void MultiplyColumns(const Product& p, int rows, int n) {
   for (; m < rows; ++m) MultiplyTile<1, kN>(p, m, n);
 }
 
-// 6 x 4 sums fill 24 of the 32 registers of AVX-512 and NEON, 6 x 2 fill 12 of the 16 of the older x86 sets. kDepth rows
-// of B, 4 vectors wide, stay in L1 while all of A passes by.
+// 6 x 4 sums fill 24 of the 32 registers of AVX-512 and NEON, 6 x 2 fill 12 of the 16 of the older x86 sets. kDepth
+// rows of B, 4 vectors wide, stay in L1 while all of A passes by.
 static void Multiply(Product p, int rows, int columns) {
   constexpr int kWide = HWY_ARCH_X86 && HWY_MAX_BYTES < 64 ? 2 : 4;
   constexpr int kDepth = 128;

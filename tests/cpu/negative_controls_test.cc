@@ -1,5 +1,5 @@
-// Faults that a test must see: each is put into the call that runs, and the comparison that passes the sound call has to
-// refuse it.
+// Faults that a test must see: each is put into the call that runs, and the comparison that passes the sound call has
+// to refuse it.
 #include <algorithm>
 #include <cmath>
 

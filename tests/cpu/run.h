@@ -1,5 +1,5 @@
-// Runs a made problem on the CPU backend and holds it against the reference. The backend runs first, so that memory which
-// the reference has freed cannot hold the answer.
+// Runs a made problem on the CPU backend and holds it against the reference. The backend runs first, so that memory
+// which the reference has freed cannot hold the answer.
 #pragma once
 
 #include <gtest/gtest.h>

@@ -66,7 +66,8 @@ Tolerance float32_tolerance(DType out_dtype, std::int64_t out_values) {
   const double half_unit = out_dtype == DType::kBFloat16 ? 0x1.0p-8 : 0x1.0p-11;
   const double head = 1.05 * half_unit;
   const double call = out_dtype == DType::kBFloat16 ? 3e-3 : 4e-4;
-  const double smallest = out_dtype == DType::kBFloat16 ? 0x1.0p-126 : 0x1.0p-25;  // float32 kernels may flush subnormals
+  // bfloat16 has float32's exponents, and float32 kernels may flush subnormals.
+  const double smallest = out_dtype == DType::kBFloat16 ? 0x1.0p-126 : 0x1.0p-25;
   return {out_values >= 1024 ? call : head, head, smallest, 1e-5, 4e-6};
 }
 

@@ -1,5 +1,5 @@
-// The one comparison with the reference that every backend's tests use. It looks at each head of each row, so a fault in
-// one of them does not drown in the others, and infinities and NaN must sit where the reference has them.
+// The one comparison with the reference that every backend's tests use. It looks at each head of each row, so a fault
+// in one of them does not drown in the others, and infinities and NaN must sit where the reference has them.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +19,7 @@ struct Tolerance {
   double lse_relative;            // this times the row's largest |lse| or |max|
 };
 
-// What a kernel earns that computes in float32 and rounds its output once: half a unit in the last place of one value is
+// What a kernel earns that computes in float32 and rounds its output once: half a unit in the last place of a value is
 // 2^-8 (bf16) or 2^-11 (f16) of it, so no head can be further off than that; over many values the norm is 0.42 of it.
 Tolerance float32_tolerance(DType out_dtype, std::int64_t out_values);
 

@@ -186,8 +186,8 @@ MadePool make_pool(const ProblemName& name, DType dtype, bool scaled, std::int64
   for (std::int64_t i = 0; i < pool.pages * pool.scales_row_stride; ++i) {
     const bool used = named[i / pool.scales_row_stride] && i % pool.scales_row_stride < groups;
     const double exponent = name.scale_spread ? random.between(-20, 20) : random.between(-1, 1);
-    // Equal rows need equal scales.
-    pool.scales.push_back(!used ? poison(i) : name.data == Data::kEqual ? 0.7f : std::exp2(static_cast<float>(exponent)));
+    const float scale = name.data == Data::kEqual ? 0.7f : std::exp2(static_cast<float>(exponent));
+    pool.scales.push_back(used ? scale : poison(i));
   }
   return pool;
 }

@@ -1,7 +1,7 @@
 // A problem made from its name: the same name gives the same numbers on every machine.
 //
-// Rows that no index names are filled with NaN and Inf (their scales too), and so are the gaps of strided rows and, before
-// a call, the outputs: whatever leaks shows up.
+// Rows that no index names are filled with NaN and Inf (their scales too), and so are the gaps of strided rows and,
+// before a call, the outputs: whatever leaks shows up.
 #pragma once
 
 #include <cstdint>
