@@ -73,7 +73,7 @@ def main():
         "shapes": [],
     }
     print(f"{report['cpu']}, {arguments.threads} threads, {head['simd_target']}, torch {head['torch']}")
-    print(f"float32 multiply-add peak {peak:.0f} GFLOP/s")
+    print(f"float32 multiply-add peak {peak:.0f} GFLOP/s, load average before the run {load:.1f}")
     row = "{:<10}{:<16}{:>9}{:>11}{:>9}{:>12}{:>10}"
     print(row.format("shape", "by", "ms", "GFLOP/s", "of peak", "extra MB", "error"))
     for entry_point, mine in ours.items():
