@@ -56,8 +56,6 @@ template <class Pool>
 using KvIndices = PoolArg<Pool, "kv_indices", &PagedPool::kv_indices>;
 template <class Pool>
 using KvIndptr = PoolArg<Pool, "kv_indptr", &PagedPool::kv_indptr>;
-template <class Pool>
-using KvScales = PoolArg<Pool, "kv_scales", &PagedPool::kv_scales>;
 
 // Sizes, where Known says that the rank is right.
 std::int64_t n(const DecodeCall& call) { return call.q.shape[0]; }
@@ -71,10 +69,14 @@ constexpr std::int64_t kGroupSize = 64;
 constexpr std::int64_t kInt32Max = std::numeric_limits<std::int32_t>::max();
 
 bool is_half_precision(DType dtype) { return dtype == DType::kFloat16 || dtype == DType::kBFloat16; }
-// B4 and B6 demand it of kv_scales.
-bool has_a_scale_per_group(const Tensor& scales, const PagedPool& pool) {
-  return has_shape(scales, {total_pages(pool), pool_width(pool) / kGroupSize});
-}
+template <class Pool>
+struct KvScales : PoolArg<Pool, "kv_scales", &PagedPool::kv_scales> {
+  static bool has_its_shape(const DecodeCall& call) {
+    const PagedPool& pool = *Pool::of(call);
+    if (pool.unified_kv.rank != 2) return false;
+    return has_shape(*pool.kv_scales.tensor(), {total_pages(pool), pool_width(pool) / kGroupSize});
+  }
+};
 // The rules on kv_indptr's shape, dtype and layout demand it; the rules on its values read only such a tensor.
 bool has_one_offset_more_than_tokens(const Tensor& indptr, const DecodeCall& call) {
   return indptr.rank == 1 && indptr.shape[0] >= 1 && indptr.shape[0] - 1 == n(call);
@@ -83,11 +85,11 @@ bool has_one_offset_more_than_tokens(const Tensor& indptr, const DecodeCall& cal
 std::string one_more(std::int64_t n) {
   return n >= 0 ? std::to_string(static_cast<std::uint64_t>(n) + 1) : std::to_string(n + 1);
 }
-const Tensor* readable_indptr(const PagedPool* pool, const DecodeCall& call) {
+const Tensor* readable_indptr(const PagedPool* pool, const In& in) {
   if (pool == nullptr) return nullptr;
   const Tensor& indptr = pool->kv_indptr;
-  const bool fits = has_one_offset_more_than_tokens(indptr, call) && indptr.dtype == DType::kInt32;
-  return fits && indptr.is_contiguous() ? &indptr : nullptr;
+  const bool fits = has_one_offset_more_than_tokens(indptr, in.call) && indptr.dtype == DType::kInt32;
+  return fits && indptr.is_contiguous() && is_within_reach(indptr, in) ? &indptr : nullptr;
 }
 
 struct Out : Arg<"out", &DecodeCall::out> {
@@ -178,7 +180,7 @@ constexpr DecodeRule scales_shape(std::string_view id) {
             if (scales == nullptr) return std::nullopt;
             const PagedPool& pool = *Pool::of(in.call);
             // Without whole groups there is no right shape.
-            if (pool_width(pool) % kGroupSize != 0 || has_a_scale_per_group(*scales, pool)) return std::nullopt;
+            if (pool_width(pool) % kGroupSize != 0 || KvScales<Pool>::has_its_shape(in.call)) return std::nullopt;
             const std::int64_t groups = pool_width(pool) / kGroupSize;
             return Facts{.expected = tuple({total_pages(pool), groups}),
                          .got = shape_string(*scales),
@@ -249,7 +251,7 @@ constexpr std::array<DecodeRule, 5> pool_shape_rules(std::string_view id) {
                      .check = [](const In& in) -> Broken {
                        const Tensor* indptr = KvIndptr<Pool>::tensor(in.call);
                        if (indptr == nullptr || has_one_offset_more_than_tokens(*indptr, in.call)) return std::nullopt;
-                       return wrong_shape("(" + one_more(n(in.call)) + ",)", *indptr);
+                       return wrong_shape(concat({"(", one_more(n(in.call)), ",)"}), *indptr);
                      }},
           is_a_tensor<KvScales<Pool>, None::kAllowed>(id),
           DecodeRule{.id = id,
@@ -291,14 +293,15 @@ constexpr std::array<DecodeRule, 3> pool_value_rules(std::string_view id) {
                                               "({total_indices}), got {value} at {position}">,
                      .fix = "make kv_indptr the prefix sum of the slot counts: 0 first, {total_indices} last",
                      .check = [](const In& in) -> Broken {
-                       const Tensor* indptr = readable_indptr(Pool::of(in.call), in.call);
+                       const Tensor* indptr = readable_indptr(Pool::of(in.call), in);
                        if (indptr == nullptr) return std::nullopt;
                        constexpr std::string_view kName = KvIndptr<Pool>::kName.view();
                        const std::int64_t total = KvIndices<Pool>::tensor(in.call)->shape[0];
+                       if (total < 0) return std::nullopt;
                        const auto offender = in.values.first_outside(kName, *indptr, 0, total);
                        if (!offender) return std::nullopt;
                        const std::string last = std::to_string(total);
-                       Facts facts = offender_facts(kName, *indptr, *offender, "values from 0 to " + last);
+                       Facts facts = offender_facts(kName, *indptr, *offender, concat({"values from 0 to ", last}));
                        facts.fields.push_back({"total_indices", last});
                        return facts;
                      }},
@@ -310,13 +313,13 @@ constexpr std::array<DecodeRule, 3> pool_value_rules(std::string_view id) {
                      .message = in_pool<Pool, "kv_indptr must not decrease, got {value} after {previous} at {position}">,
                      .fix = "make kv_indptr the prefix sum of the slot counts, which are 0 or more",
                      .check = [](const In& in) -> Broken {
-                       const Tensor* indptr = readable_indptr(Pool::of(in.call), in.call);
+                       const Tensor* indptr = readable_indptr(Pool::of(in.call), in);
                        if (indptr == nullptr) return std::nullopt;
                        constexpr std::string_view kName = KvIndptr<Pool>::kName.view();
                        const auto offender = in.values.first_decrease(kName, *indptr);
                        if (!offender) return std::nullopt;
                        return offender_facts(kName, *indptr, *offender,
-                                             "at least " + number_string(offender->previous));
+                                             concat({"at least ", number_string(offender->previous)}));
                      }},
           is_finite<KvScales<Pool>>(id)};
 }
@@ -421,7 +424,7 @@ constexpr auto kSinkRules = std::to_array<DecodeRule>({
        if (sink == nullptr) return std::nullopt;
        if (sink->dtype == DType::kFloat32 && has_shape(*sink, {heads(in.call)})) return std::nullopt;
        return Facts{
-           .expected = tuple({heads(in.call)}) + "/torch.float32", .got = shape_and_dtype(*sink), .tensor = sink};
+           .expected = concat({tuple({heads(in.call)}), "/torch.float32"}), .got = shape_and_dtype(*sink), .tensor = sink};
      }},
     is_on_q_device<AttnSink, false>("B8"),
     is_contiguous<AttnSink>("B8"),
@@ -458,7 +461,7 @@ constexpr auto kGeneralOnlyRules = std::to_array<DecodeRule>({
      .fix = "leave d_v at 0 and slice out, or call decode(), which takes any d_v up to D",
      .check = [](const In& in) -> Broken {
        if (in.knows(kValueWidth)) return std::nullopt;
-       return wrong_number("0 or " + std::to_string(width(in.call)), in.call.d_v);
+       return wrong_number(concat({"0 or ", std::to_string(width(in.call))}), in.call.d_v);
      }},
     {.id = "D",
      .slug = "decode-d-v-range",
@@ -469,7 +472,7 @@ constexpr auto kGeneralOnlyRules = std::to_array<DecodeRule>({
      .fix = "pass the number of leading values of a kv row that are V, at most {D}",
      .check = [](const In& in) -> Broken {
        if (in.knows(kValueWidth)) return std::nullopt;
-       return wrong_number("from 0 to " + std::to_string(width(in.call)), in.call.d_v);
+       return wrong_number(concat({"from 0 to ", std::to_string(width(in.call))}), in.call.d_v);
      }},
 });
 

@@ -6,6 +6,12 @@
 
 namespace sparse_mla::contract {
 
+std::string concat(std::initializer_list<std::string_view> parts) {
+  std::string text;
+  for (std::string_view part : parts) text.append(part);
+  return text;
+}
+
 std::string tuple(std::span<const std::int64_t> sizes) { return shape_string(sizes); }
 
 std::string dtype_string(const Tensor& tensor) { return std::string(torch_name(tensor.dtype)); }
@@ -14,16 +20,19 @@ std::string strides_string(const Tensor& tensor) {
   return shape_string({tensor.strides.data(), static_cast<std::size_t>(tensor.rank)});
 }
 
-std::string shape_and_dtype(const Tensor& tensor) { return shape_string(tensor) + "/" + dtype_string(tensor); }
+std::string shape_and_dtype(const Tensor& tensor) { return concat({shape_string(tensor), "/", torch_name(tensor.dtype)}); }
 
 std::string subscript(const Tensor& tensor, std::int64_t position) {
-  std::string text;
+  if (tensor.rank == 0) return "[()]";
+  std::array<std::int64_t, kMaxRank> at{};
   for (int d = tensor.rank - 1; d >= 0; --d) {
     const std::int64_t size = std::max<std::int64_t>(tensor.shape[d], 1);
-    text.insert(0, (d > 0 ? ", " : "") + std::to_string(position % size));
+    at[d] = position % size;
     position /= size;
   }
-  return tensor.rank == 0 ? "[()]" : "[" + text + "]";
+  std::string text = "[";
+  for (int d = 0; d < tensor.rank; ++d) text.append(d > 0 ? ", " : "").append(std::to_string(at[d]));
+  return text.append("]");
 }
 
 std::string number_string(double value) {
@@ -39,7 +48,7 @@ Facts offender_facts(std::string_view name, const Tensor& tensor, const ValueSou
   const std::string position = subscript(tensor, offender.position);
   const std::string value = number_string(offender.value);
   return {.expected = std::move(expected),
-          .got = std::string(name) + position + " = " + value,
+          .got = concat({name, position, " = ", value}),
           .tensor = &tensor,
           .fields = {{"position", position}, {"value", value}, {"previous", number_string(offender.previous)}}};
 }

@@ -36,6 +36,7 @@ constexpr std::string_view slug = joined<slug_prefix<typename A::Call>(), dashed
 template <class A, Text kWords>
 constexpr std::string_view about = joined<A::kName, kWords>;
 
+std::string concat(std::initializer_list<std::string_view> parts);
 std::string tuple(std::span<const std::int64_t> sizes);
 inline std::string tuple(std::initializer_list<std::int64_t> sizes) {
   return tuple(std::span<const std::int64_t>(sizes.begin(), sizes.size()));
@@ -222,7 +223,7 @@ constexpr Rule<typename A::Call> last_dim_contiguous(std::string_view id, RuleSc
 template <class A>
 std::optional<Facts> not_one_value(const Input<typename A::Call>& in) {
   const Tensor* tensor = A::tensor(in.call);
-  if (tensor == nullptr || tensor->elements() == 1) return std::nullopt;
+  if (tensor == nullptr || A::has_its_shape(in.call)) return std::nullopt;
   return Facts{.expected = "1 element", .got = shape_string(*tensor), .tensor = tensor};
 }
 
@@ -310,11 +311,19 @@ constexpr std::array<Rule<typename A::Call>, 4> output_rules(std::array<std::str
 
 // ---- values ---------------------------------------------------------------------------------------------------------
 
-// Asked only of float32 with a span that memory can have: the rules on dtype and span have spoken otherwise.
+// Whoever reads q's values can read this tensor's: another device has been refused by then.
+template <class Call>
+bool is_within_reach(const Tensor& tensor, const Input<Call>& in) {
+  return !in.options.device_rules || tensor.device == in.call.q.device;
+}
+
+// Asked only of float32 of the right shape, with a span that memory can have: other rules have spoken otherwise.
+// A provides has_its_shape(call), which its rule on the shape demands.
 template <class A>
 std::optional<Facts> not_finite(const Input<typename A::Call>& in) {
   const Tensor* tensor = A::tensor(in.call);
   if (tensor == nullptr || tensor->dtype != DType::kFloat32 || span_bytes(*tensor) == std::nullopt) return std::nullopt;
+  if (!is_within_reach(*tensor, in) || !A::has_its_shape(in.call)) return std::nullopt;
   const auto offender = in.values.first_not_finite(A::kName.view(), *tensor);
   if (!offender) return std::nullopt;
   return offender_facts(A::kName.view(), *tensor, *offender, "finite values");
@@ -346,7 +355,7 @@ struct Tensors {
       const std::string address = std::to_string(reinterpret_cast<std::uintptr_t>(tensor->data));
       return Facts{
           .expected = std::string(expected),
-          .got = "address " + address + ", shape " + shape_string(*tensor) + ", strides " + strides_string(*tensor),
+          .got = concat({"address ", address, ", shape ", shape_string(*tensor), ", strides ", strides_string(*tensor)}),
           .tensor = tensor,
           .fields = {{"address", address}},
           .argument = kNames[i]};
@@ -366,9 +375,9 @@ struct Tensors {
     for (std::size_t a = 0; a < tensors.size(); ++a) {
       for (std::size_t b = a + 1; b < tensors.size(); ++b) {
         if (tensors[a] == nullptr || tensors[b] == nullptr || !overlap(*tensors[a], *tensors[b])) continue;
-        std::string pair = std::string(kNames[a]) + " and " + std::string(kNames[b]);
+        std::string pair = concat({kNames[a], " and ", kNames[b]});
         return Facts{.expected = "outputs that share no byte",
-                     .got = pair + " overlap",
+                     .got = concat({pair, " overlap"}),
                      .fields = {{"pair", pair}},
                      .argument = kNames[b]};
       }
