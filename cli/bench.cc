@@ -3,10 +3,10 @@
 #include <nlohmann/json.hpp>
 #include <thread>
 
+#include "bench/cpu/fma_peak.h"
 #include "cli/bench_cuda.h"
 #include "cli/case.h"
 #include "cli/command.h"
-#include "cli/fma_peak.h"
 #include "cli/peak_memory.h"
 #include "cli/reference_check.h"
 #include "cli/runner.h"
@@ -111,7 +111,7 @@ class Bench final : public Command {
 
   int run_cpu() const {
     const int threads = static_cast<int>(std::max(std::thread::hardware_concurrency(), 1u));
-    const double peak = fma_peak_gflops(threads);
+    const double peak = bench::float32_fma_peak(threads, 0.5) * 1e-9;
     const std::vector<Measured> all = measure_all();
     bool ok = true;
     for (const Measured& m : all) ok = ok && m.ok();

@@ -47,13 +47,20 @@ const files::NamedTensor& counterpart(const files::NamedTensor& named, const fil
   throw std::runtime_error(file.path() + ": lacks the tensor " + named.name + "; found " + files::listed(file.names()));
 }
 
+// CLI11's own NonNegativeNumber answers with the largest double, written out.
+std::string error_unless_tolerance(const std::string& text) {
+  double value = -1;
+  if (!CLI::detail::lexical_cast(text, value) || !(value >= 0)) return "must be a number of at least 0, got " + text;
+  return {};
+}
+
 class Compare final : public Command {
  public:
   explicit Compare(CLI::App& app) : Command(app) {
     app.add_option("A", a_, "result file (.safetensors)")->required();
     app.add_option("B", b_, "result file that A is held against")->required();
     app.add_option("--tol", tolerance_, "largest relative error of a tensor, ||A - B|| / ||B||")
-        ->check(CLI::NonNegativeNumber)
+        ->check(error_unless_tolerance)
         ->capture_default_str();
     app.add_flag("--json", json_, "print JSON");
   }

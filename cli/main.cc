@@ -5,6 +5,8 @@
 
 #include "cli/command.h"
 #include "cuda/cuda.h"
+#include "files/faults.h"
+#include "sparse_mla/contract.h"
 
 namespace sparse_mla::cli {
 
@@ -41,11 +43,23 @@ std::vector<std::unique_ptr<Command>> make_commands(CLI::App& root) {
   return commands;
 }
 
+// The first word where it is neither an option nor a command; CLI11 would only say that a command is missing.
+std::string unknown_word(const CLI::App& root, int argc, char** argv) {
+  if (argc < 2 || root.get_option_no_throw(argv[1]) != nullptr) return {};
+  for (const CLI::App* command : root.get_subcommands(nullptr)) {
+    if (command->check_name(argv[1])) return {};
+  }
+  return argv[1];
+}
+
 int run(int argc, char** argv) {
   CLI::App root("Sparse MLA attention with an FP8 KV cache: run, check and compare captured calls.", "sparse-mla");
   root.set_version_flag("--version", std::string("sparse-mla ") + SPARSE_MLA_VERSION);
   root.require_subcommand(1);
   const std::vector<std::unique_ptr<Command>> commands = make_commands(root);
+  if (const std::string word = unknown_word(root, argc, argv); !word.empty()) {
+    return fail(files::in_quotes(word) + " is no command or option (sparse-mla --help lists them)");
+  }
   try {
     root.parse(argc, argv);
     for (const std::unique_ptr<Command>& command : commands) {

@@ -8,6 +8,9 @@ function(sparse_mla_sanitize target)
                            $<$<COMPILE_LANGUAGE:CXX>:-fno-sanitize-recover=all>)
     target_link_options(${target} PRIVATE -fsanitize=${SPARSE_MLA_SANITIZE})
   endif()
+  if(SPARSE_MLA_FUZZ)
+    target_compile_options(${target} PRIVATE -fsanitize=fuzzer-no-link)
+  endif()
 endfunction()
 
 # sparse_mla_room(NAME SOURCES... [DEPENDS target...]): one folder of src/, compiled into the library.

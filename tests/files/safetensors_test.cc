@@ -6,6 +6,7 @@
 #include <csignal>
 #include <cstring>
 #include <numeric>
+#include <set>
 
 #include "files/atomic_file.h"
 #include "temporary_folder.h"
@@ -279,6 +280,16 @@ TEST(SafetensorsWriter, RefusesWhatTheFormatCannotHold) {
                                 ": tensor \"t\" cannot be stored: safetensors has no name for torch.float8_e4m3fnuz");
   }
   EXPECT_THAT(folder.names(), IsEmpty());
+}
+
+TEST(Faults, SlugsAreUniqueAndEveryPlaceholderIsFilled) {
+  std::set<std::string_view> slugs;
+  for (const FaultInfo& row : kFaults) {
+    EXPECT_TRUE(slugs.insert(row.slug).second) << row.slug;
+    EXPECT_THAT(std::string(row.slug), ::testing::MatchesRegex("[a-z]+(-[a-z]+)+"));
+  }
+  const FileError error("f", Fault::kHeaderPastEnd, {{"header", "{left}"}, {"left", "2"}});
+  EXPECT_STREQ(error.what(), "f: claims a header of {left} bytes, but 2 bytes follow");
 }
 
 TEST(AtomicFile, WithoutACommitTheOldFileStays) {
