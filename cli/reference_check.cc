@@ -67,7 +67,8 @@ Accuracy accuracy_of(const files::AnyCall& call, std::int64_t begin, std::int64_
   const std::int64_t step = std::max<std::int64_t>((count + threads - 1) / threads, 1);
   std::vector<std::future<Accuracy>> parts;
   for (std::int64_t row = begin; row < begin + count; row += step) {
-    parts.push_back(std::async(std::launch::async, any_part, std::cref(call), row, std::min(step, begin + count - row)));
+    parts.push_back(
+        std::async(std::launch::async, any_part, std::cref(call), row, std::min(step, begin + count - row)));
   }
   Accuracy total;
   for (std::future<Accuracy>& future : parts) {

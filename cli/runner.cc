@@ -11,7 +11,8 @@ namespace {
 
 // Rows [begin, begin + count) of a tensor's first dimension.
 Tensor sliced(Tensor tensor, std::int64_t begin, std::int64_t count) {
-  tensor.data = tensor.as<char>() + begin * tensor.strides[0] * static_cast<std::int64_t>(bytes_per_element(tensor.dtype));
+  tensor.data =
+      tensor.as<char>() + begin * tensor.strides[0] * static_cast<std::int64_t>(bytes_per_element(tensor.dtype));
   tensor.shape[0] = count;
   return tensor;
 }
@@ -60,7 +61,8 @@ std::int64_t row_count(const files::AnyCall& call) {
 }
 
 std::string shape_text(const files::AnyCall& call) {
-  if (const auto* prefill = std::get_if<PrefillCall>(&call)) return to_string(name_of(dispatch::prefill_problem(*prefill)));
+  if (const auto* prefill = std::get_if<PrefillCall>(&call))
+    return to_string(name_of(dispatch::prefill_problem(*prefill)));
   return to_string(name_of(dispatch::decode_problem(std::get<DecodeCall>(call))));
 }
 

@@ -4,8 +4,8 @@
 //                   "strides": [36864, 576, 1], "address": 4096},
 //             "sm_scale": 0.04, "d_v": 512,
 //             "topk_length": {"shape": [2], "dtype": "torch.int32", "values": [7, 900]}}}
-// Strides default to contiguous, device to cuda:0, address (bytes) to a place of its own. Values are optional, row-major,
-// flat or nested; "nan", "inf" and "-inf" are floats too. An argument that is absent or null is None.
+// Strides default to contiguous, device to cuda:0, address (bytes) to a place of its own. Values are optional,
+// row-major, flat or nested; "nan", "inf" and "-inf" are floats too. An argument that is absent or null is None.
 #pragma once
 
 #include <map>
@@ -22,7 +22,9 @@ namespace sparse_mla::files {
 class DescribedValues final : public ValueSource {
  public:
   // The argument's elements in row-major order.
-  void add(std::string argument, std::vector<std::int32_t> values) { integers_[std::move(argument)] = std::move(values); }
+  void add(std::string argument, std::vector<std::int32_t> values) {
+    integers_[std::move(argument)] = std::move(values);
+  }
   void add(std::string argument, std::vector<float> values) { floats_[std::move(argument)] = std::move(values); }
 
   std::optional<Offender> first_outside(std::string_view argument, const Tensor& tensor, std::int64_t low,

@@ -74,7 +74,8 @@ inline constexpr std::array kFaults = {
     FaultInfo{Fault::kEntry, "safetensors-entry",
               "tensor {name} must be an object with dtype, shape and data_offsets, got {got}"},
     FaultInfo{Fault::kEntryField, "safetensors-entry-field", "tensor {name}: {field} must be {expected}, got {got}"},
-    FaultInfo{Fault::kUnknownDType, "safetensors-unknown-dtype", "tensor {name}: unknown dtype {dtype}; known: {known}"},
+    FaultInfo{Fault::kUnknownDType, "safetensors-unknown-dtype",
+              "tensor {name}: unknown dtype {dtype}; known: {known}"},
     FaultInfo{Fault::kRank, "safetensors-rank", "tensor {name} has {rank} dimensions; at most {limit} are read"},
     FaultInfo{Fault::kTooLarge, "safetensors-too-large", "tensor {name}: shape {shape} does not fit 63 bits of bytes"},
     FaultInfo{Fault::kOffsetsReversed, "safetensors-offsets-reversed",
@@ -87,7 +88,8 @@ inline constexpr std::array kFaults = {
     FaultInfo{Fault::kHole, "safetensors-hole", "bytes {begin} to {end} of the data belong to no tensor"},
     FaultInfo{Fault::kLacksMetadata, "call-lacks-metadata", "has no {key} in its __metadata__; found {found}"},
     FaultInfo{Fault::kUnknownEntryPoint, "call-unknown-entry-point", "unknown entry_point {got}; known: {known}"},
-    FaultInfo{Fault::kMetadataNumber, "call-metadata-number", "{key} in its __metadata__ must be {expected}, got {got}"},
+    FaultInfo{Fault::kMetadataNumber, "call-metadata-number",
+              "{key} in its __metadata__ must be {expected}, got {got}"},
     FaultInfo{Fault::kLacksTensor, "call-lacks-tensor", "lacks the tensor {name} of {entry_point}; found {found}"},
     FaultInfo{Fault::kUnknownTensor, "call-unknown-tensor",
               "tensor {name} is no argument of {entry_point}; known: {known}"},
@@ -108,12 +110,14 @@ inline constexpr std::array kFaults = {
 // The row of a fault.
 constexpr const FaultInfo& info(Fault fault) noexcept { return kFaults[static_cast<std::size_t>(fault)]; }
 
-static_assert([] {
-  for (std::size_t i = 0; i < kFaults.size(); ++i) {
-    if (static_cast<std::size_t>(kFaults[i].fault) != i) return false;
-  }
-  return kFaults.size() == static_cast<std::size_t>(Fault::kUnstorable) + 1;
-}(), "kFaults has one row for each Fault, in the enum's order");
+static_assert(
+    [] {
+      for (std::size_t i = 0; i < kFaults.size(); ++i) {
+        if (static_cast<std::size_t>(kFaults[i].fault) != i) return false;
+      }
+      return kFaults.size() == static_cast<std::size_t>(Fault::kUnstorable) + 1;
+    }(),
+    "kFaults has one row for each Fault, in the enum's order");
 
 // One `{name}` of a message and its text.
 struct FaultValue {

@@ -48,7 +48,8 @@ class EntryReader {
     if (!value_.is_object()) fail(Fault::kEntry, {{"got", kind_of(value_)}});
     Entry entry{name_, dtype(), shape(), 0, 0};
     const auto offsets = unsigned_list("data_offsets", "two byte offsets");
-    if (offsets.size() != 2) fail_field("data_offsets", "two byte offsets", std::to_string(offsets.size()) + " numbers");
+    if (offsets.size() != 2)
+      fail_field("data_offsets", "two byte offsets", std::to_string(offsets.size()) + " numbers");
     entry.begin = static_cast<std::uint64_t>(offsets[0]);
     entry.end = static_cast<std::uint64_t>(offsets[1]);
     if (entry.end < entry.begin) {
@@ -148,8 +149,9 @@ void require_partition(std::string_view path, std::span<const Entry> sorted, std
   const Entry* last = nullptr;
   for (const Entry& entry : sorted) {
     if (entry.end > data_bytes) {
-      throw FileError(path, Fault::kPastEnd,
-                      {{"name", in_quotes(entry.name)}, {"end", std::to_string(entry.end)}, {"size", std::to_string(data_bytes)}});
+      throw FileError(
+          path, Fault::kPastEnd,
+          {{"name", in_quotes(entry.name)}, {"end", std::to_string(entry.end)}, {"size", std::to_string(data_bytes)}});
     }
     if (entry.begin == entry.end) continue;
     if (entry.begin < covered) {
@@ -166,9 +168,7 @@ void require_partition(std::string_view path, std::span<const Entry> sorted, std
   }
 }
 
-bool by_position(const Entry& a, const Entry& b) {
-  return std::pair(a.begin, a.end) < std::pair(b.begin, b.end);
-}
+bool by_position(const Entry& a, const Entry& b) { return std::pair(a.begin, a.end) < std::pair(b.begin, b.end); }
 
 std::uint64_t little_endian(std::span<const std::byte, 8> bytes) {
   std::uint64_t value = 0;

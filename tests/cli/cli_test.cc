@@ -12,14 +12,14 @@ namespace {
 
 using nlohmann::json;
 using testing::content_of;
-using testing::Outcome;
-using testing::run_program;
-using testing::safetensors_bytes;
-using testing::TemporaryFolder;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using testing::Outcome;
+using testing::run_program;
+using testing::safetensors_bytes;
 using ::testing::StartsWith;
+using testing::TemporaryFolder;
 
 // Failure is exit code 1, an empty standard output and one line on standard error.
 void expect_failure(const Outcome& outcome, const std::string& line) {
@@ -29,7 +29,7 @@ void expect_failure(const Outcome& outcome, const std::string& line) {
 }
 
 std::vector<std::string> small_prefill(const std::string& path) {
-  return {"make-case", "prefill", "-o",   path,     "--s-q", "3",     "--s-kv",    "200",
+  return {"make-case", "prefill", "-o",     path,  "--s-q",  "3",         "--s-kv", "200",
           "--h-q",     "64",      "--topk", "128", "--sink", "--lengths", "--seed", "7"};
 }
 
@@ -61,7 +61,8 @@ TEST(Usage, ErrorsAreOneLine) {
   const std::string more = " (sparse-mla --help tells more)";
   expect_failure(run_program({}), "A subcommand is required" + more);
   expect_failure(run_program({"frobnicate"}), "\"frobnicate\" is no command or option (sparse-mla --help lists them)");
-  expect_failure(run_program({"--frobnicate"}), "\"--frobnicate\" is no command or option (sparse-mla --help lists them)");
+  expect_failure(run_program({"--frobnicate"}),
+                 "\"--frobnicate\" is no command or option (sparse-mla --help lists them)");
   expect_failure(run_program({"check"}), "FILE is required" + more);
   expect_failure(run_program({"check", "a", "--frobnicate"}),
                  "The following argument was not expected: --frobnicate" + more);
@@ -159,7 +160,8 @@ TEST(MakeCase, TheSameSeedGivesTheSameFile) {
 TEST(MakeCase, AShapeThatTheContractRefusesIsNotWritten) {
   const TemporaryFolder folder;
   const std::string path = folder.path("call");
-  const Outcome refused = run_program({"make-case", "prefill", "-o", path, "--s-q", "1", "--s-kv", "9", "--topk", "100"});
+  const Outcome refused =
+      run_program({"make-case", "prefill", "-o", path, "--s-q", "1", "--s-kv", "9", "--topk", "100"});
   EXPECT_EQ(refused.code, 2);
   EXPECT_EQ(refused.out, "");
   EXPECT_EQ(refused.err,
@@ -200,9 +202,9 @@ TEST(Check, JsonNamesEveryBrokenRuleInTheContractsOrder) {
     EXPECT_FALSE(violation.at("slug").get<std::string>().empty());
     EXPECT_FALSE(violation.at("fix").get<std::string>().empty());
   }
-  EXPECT_THAT(messages, ElementsAre("kv must be a CUDA tensor",
-                                    "topk_length values must satisfy 0 <= topk_length <= topk (128)",
-                                    "q_scale must be a torch.Tensor"));
+  EXPECT_THAT(messages,
+              ElementsAre("kv must be a CUDA tensor", "topk_length values must satisfy 0 <= topk_length <= topk (128)",
+                          "q_scale must be a torch.Tensor"));
 }
 
 TEST(Check, TextTellsWhatWasExpectedWhatCameAndTheFix) {
@@ -211,7 +213,8 @@ TEST(Check, TextTellsWhatWasExpectedWhatCameAndTheFix) {
   const Outcome checked = run_program({"check", path});
   EXPECT_EQ(checked.code, 2);
   EXPECT_THAT(checked.out, StartsWith(path + ": sparse_mla_q8kv8_prefill_fwd, 3 broken rules\n"));
-  EXPECT_THAT(checked.out, HasSubstr("ValueError: q_scale must be a torch.Tensor\n  rule      prefill-q-scale-tensor\n"));
+  EXPECT_THAT(checked.out,
+              HasSubstr("ValueError: q_scale must be a torch.Tensor\n  rule      prefill-q-scale-tensor\n"));
   for (const char* label : {"  expected  ", "  got       ", "  fix       "}) EXPECT_THAT(checked.out, HasSubstr(label));
 }
 
@@ -226,8 +229,7 @@ TEST(Check, ACapturedCallIsCheckedByValueAndNotByDevice) {
   files::write_captured_call(folder.path("wrong"), captured.call);
   const json report = json::parse(run_program({"check", folder.path("wrong"), "--json"}).out);
   ASSERT_EQ(report.at("violations").size(), 1u) << report;
-  EXPECT_EQ(report.at("violations")[0].at("message"),
-            "topk_length values must satisfy 0 <= topk_length <= topk (128)");
+  EXPECT_EQ(report.at("violations")[0].at("message"), "topk_length values must satisfy 0 <= topk_length <= topk (128)");
   const Outcome ran = run_program({"prefill", folder.path("wrong"), "-o", folder.path("out")});
   EXPECT_EQ(ran.code, 2);
   EXPECT_THAT(folder.names(), ElementsAre("call", "wrong"));
@@ -274,7 +276,8 @@ TEST(Run, AnOutputStreamThatCannotBeWrittenIsAFailure) {
 TEST(Compare, TellsHowFarAndExitsTwoPastTheTolerance) {
   const TemporaryFolder folder;
   std::vector<float> a = {3, 4, 0, INFINITY}, b = {3, 4, 0.5, INFINITY};
-  const auto write = [&folder](const char* name, std::vector<float>& values, std::initializer_list<std::int64_t> shape) {
+  const auto write = [&folder](const char* name, std::vector<float>& values,
+                               std::initializer_list<std::int64_t> shape) {
     const std::vector<files::NamedTensor> tensors = {{"out", Tensor(values.data(), DType::kFloat32, shape)}};
     files::write_safetensors(folder.path(name), tensors, {});
   };

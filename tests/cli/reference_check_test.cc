@@ -114,7 +114,8 @@ void expect_steps_give_the_same_bits(const Case& made) {
 }
 
 TEST(Rows, StepsOfACallGiveTheBitsOfTheWhole) {
-  const PrefillCase prefill({.s_q = 5, .s_kv = 99, .h_q = 8, .d_qk = 512, .topk = 64, .sink = true, .lengths = true}, 5);
+  const PrefillCase prefill({.s_q = 5, .s_kv = 99, .h_q = 8, .d_qk = 512, .topk = 64, .sink = true, .lengths = true},
+                            5);
   expect_steps_give_the_same_bits<PrefillCase, PrefillCall>(prefill);
   const DecodeCase decode({.n = 5, .h = 8, .d = 64, .pages = 99, .tokens = 40, .ragged = true}, 5);
   expect_steps_give_the_same_bits<DecodeCase, DecodeCall>(decode);

@@ -113,8 +113,9 @@ TEST(CapturedCall, ValueWidthDefaultsToTheSignature) {
 }
 
 TEST(CapturedCall, AMissingTensorIsNamedBesideWhatWasFound) {
-  EXPECT_EQ(error_of("{" + std::string(kPrefillMetadata) + "," + empty("q", "F8_E4M3") + "," + empty("indices", "I32") + "}"),
-            "call-lacks-tensor | call: lacks the tensor kv of sparse_mla_q8kv8_prefill_fwd; found \"indices\", \"q\"");
+  EXPECT_EQ(
+      error_of("{" + std::string(kPrefillMetadata) + "," + empty("q", "F8_E4M3") + "," + empty("indices", "I32") + "}"),
+      "call-lacks-tensor | call: lacks the tensor kv of sparse_mla_q8kv8_prefill_fwd; found \"indices\", \"q\"");
   EXPECT_EQ(error_of("{" + std::string(kDecodeMetadata) + "}"),
             "call-lacks-tensor | call: lacks the tensor q of sparse_attn_v4_paged_decode; found none");
   EXPECT_EQ(error_of("{" + std::string(kDecodeMetadata) + "," + empty("q", "BF16") + "," + empty("unified_kv", "BF16") +
@@ -125,9 +126,10 @@ TEST(CapturedCall, AMissingTensorIsNamedBesideWhatWasFound) {
 }
 
 TEST(CapturedCall, AMisspeltTensorIsNotTakenForNone) {
-  EXPECT_EQ(error_of(prefill_header(empty("topk_lengths", "I32"))),
-            "call-unknown-tensor | call: tensor \"topk_lengths\" is no argument of sparse_mla_q8kv8_prefill_fwd; known: "
-            "q, kv, indices, q_scale, kv_scale, attn_sink, topk_length, out, max_logits, lse");
+  EXPECT_EQ(
+      error_of(prefill_header(empty("topk_lengths", "I32"))),
+      "call-unknown-tensor | call: tensor \"topk_lengths\" is no argument of sparse_mla_q8kv8_prefill_fwd; known: "
+      "q, kv, indices, q_scale, kv_scale, attn_sink, topk_length, out, max_logits, lse");
 }
 
 TEST(CapturedCall, MetadataThatIsMissingOrNoNumberIsNamed) {
@@ -140,10 +142,10 @@ TEST(CapturedCall, MetadataThatIsMissingOrNoNumberIsNamed) {
   EXPECT_EQ(error_of(prefill_header("", R"("__metadata__":{"entry_point":"sparse_mla_q8kv8_prefill_fwd"})")),
             "call-lacks-metadata | call: has no sm_scale in its __metadata__; found \"entry_point\"");
   for (const std::string_view bad : {"", "x", "0.5x", " 0.5", "0,5"}) {
-    EXPECT_EQ(error_of(prefill_header("", R"("__metadata__":{"entry_point":"sparse_mla_q8kv8_prefill_fwd","sm_scale":")" +
-                                              std::string(bad) + "\"}")),
-              "call-metadata-number | call: sm_scale in its __metadata__ must be a number, got \"" + std::string(bad) +
-                  "\"");
+    EXPECT_EQ(
+        error_of(prefill_header("", R"("__metadata__":{"entry_point":"sparse_mla_q8kv8_prefill_fwd","sm_scale":")" +
+                                        std::string(bad) + "\"}")),
+        "call-metadata-number | call: sm_scale in its __metadata__ must be a number, got \"" + std::string(bad) + "\"");
   }
   EXPECT_EQ(error_of(prefill_header(
                 "", R"("__metadata__":{"entry_point":"sparse_mla_q8kv8_prefill_fwd","sm_scale":"1","d_v":"5.5"})")),

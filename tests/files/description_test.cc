@@ -122,9 +122,10 @@ TEST(Description, FaultsOfArguments) {
   EXPECT_EQ(error_of(with_q(good)), "no error");
   EXPECT_EQ(error_of(with_q("3")), "description-tensor | call.json: q must be a tensor's description, got 3");
   EXPECT_EQ(error_of(with_q("null")), "description-tensor | call.json: q must be a tensor's description, got nothing");
-  EXPECT_EQ(error_of(with_q(good, R"(,"topk_lengths":1)")),
-            "description-unknown-argument | call.json: \"topk_lengths\" is no argument of sparse_mla_q8kv8_prefill_fwd; "
-            "known: q, kv, indices, q_scale, kv_scale, attn_sink, topk_length, out, max_logits, lse, sm_scale, d_v");
+  EXPECT_EQ(
+      error_of(with_q(good, R"(,"topk_lengths":1)")),
+      "description-unknown-argument | call.json: \"topk_lengths\" is no argument of sparse_mla_q8kv8_prefill_fwd; "
+      "known: q, kv, indices, q_scale, kv_scale, attn_sink, topk_length, out, max_logits, lse, sm_scale, d_v");
   EXPECT_EQ(error_of(with_q(good, R"(,"d_v":512.5)")),
             "description-scalar | call.json: d_v must be a 32-bit integer, got 512.5");
   EXPECT_EQ(error_of(with_q(good, R"(,"d_v":99999999999)")),
@@ -148,7 +149,8 @@ TEST(Description, FaultsOfTensorFields) {
             prefix + "shape must be at most 2^56 bytes, got (0, 4294967296, 4294967296)");
   EXPECT_EQ(field_error(R"({"shape":[2],"strides":[72057594037927936],"dtype":"uint8"})"),
             prefix + "shape must be at most 2^56 bytes, got (2,)");
-  EXPECT_EQ(field_error(R"({"shape":[1]})"), prefix + "dtype must be a dtype such as \"torch.float8_e4m3fn\", got nothing");
+  EXPECT_EQ(field_error(R"({"shape":[1]})"),
+            prefix + "dtype must be a dtype such as \"torch.float8_e4m3fn\", got nothing");
   EXPECT_EQ(field_error(R"({"shape":[1],"dtype":"fp8"})"),
             prefix + "dtype must be a dtype such as \"torch.float8_e4m3fn\", got \"fp8\"");
   EXPECT_EQ(field_error(R"({"shape":[1],"dtype":"uint8","device":"gpu"})"),

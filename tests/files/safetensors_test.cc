@@ -166,10 +166,10 @@ INSTANTIATE_TEST_SUITE_P(
                "tensor \"t\": dtype must be a string, got nothing"},
         Broken{"DTypeIsANumber", one(R"({"dtype":8,"shape":[1],"data_offsets":[0,1]})", "x"), "safetensors-entry-field",
                "tensor \"t\": dtype must be a string, got 8"},
-        Broken{"UnknownDType", one(R"({"dtype":"F4","shape":[1],"data_offsets":[0,1]})", "x"),
-               "safetensors-unknown-dtype",
-               "tensor \"t\": unknown dtype \"F4\"; known: F8_E4M3, F8_E5M2, F8_E8M0, BF16, F16, F32, F64, U8, I8, I16, "
-               "I32, I64, BOOL"},
+        Broken{
+            "UnknownDType", one(R"({"dtype":"F4","shape":[1],"data_offsets":[0,1]})", "x"), "safetensors-unknown-dtype",
+            "tensor \"t\": unknown dtype \"F4\"; known: F8_E4M3, F8_E5M2, F8_E8M0, BF16, F16, F32, F64, U8, I8, I16, "
+            "I32, I64, BOOL"},
         Broken{"ShapeIsANumber", one(R"({"dtype":"U8","shape":1,"data_offsets":[0,1]})", "x"),
                "safetensors-entry-field", "tensor \"t\": shape must be a list of sizes, got 1"},
         Broken{"NegativeSize", one(R"({"dtype":"U8","shape":[-1],"data_offsets":[0,1]})", "x"),
@@ -184,9 +184,9 @@ INSTANTIATE_TEST_SUITE_P(
                "safetensors-too-large", "tensor \"t\": shape (4294967296, 4294967296) does not fit 63 bits of bytes"},
         Broken{"ElementBytesWrap", one(R"({"dtype":"F64","shape":[2305843009213693952],"data_offsets":[0,0]})", ""),
                "safetensors-too-large", "tensor \"t\": shape (2305843009213693952,) does not fit 63 bits of bytes"},
-        Broken{"StridesOfNothingWrap",
-               one(R"({"dtype":"U8","shape":[0,4294967296,4294967296],"data_offsets":[0,0]})", ""),
-               "safetensors-too-large", "tensor \"t\": shape (0, 4294967296, 4294967296) does not fit 63 bits of bytes"},
+        Broken{
+            "StridesOfNothingWrap", one(R"({"dtype":"U8","shape":[0,4294967296,4294967296],"data_offsets":[0,0]})", ""),
+            "safetensors-too-large", "tensor \"t\": shape (0, 4294967296, 4294967296) does not fit 63 bits of bytes"},
         Broken{"OneOffset", one(R"({"dtype":"U8","shape":[1],"data_offsets":[0]})", "x"), "safetensors-entry-field",
                "tensor \"t\": data_offsets must be two byte offsets, got 1 numbers"},
         Broken{"NegativeOffset", one(R"({"dtype":"U8","shape":[1],"data_offsets":[-1,0]})", "x"),
@@ -235,8 +235,8 @@ TEST(Safetensors, WhatIsNoFileIsRefusedByName) {
 }
 
 TEST(Safetensors, HostileNamesAreEscapedAndCutInMessages) {
-  const std::string header =
-      "{\"" + std::string(200, 'x') + "\":1, \"\\u001b[2J\\n\":{\"dtype\":\"U8\",\"shape\":[0],\"data_offsets\":[0,0]}}";
+  const std::string header = "{\"" + std::string(200, 'x') +
+                             "\":1, \"\\u001b[2J\\n\":{\"dtype\":\"U8\",\"shape\":[0],\"data_offsets\":[0,0]}}";
   const std::string bytes = safetensors_bytes(header);
   try {
     SafetensorsFile::from_bytes(std::as_bytes(std::span(bytes)), "memory");
@@ -276,8 +276,8 @@ TEST(SafetensorsWriter, RefusesWhatTheFormatCannotHold) {
     write(Tensor(values.data(), DType::kFloat8E4M3FNUZ, {2}));
     FAIL();
   } catch (const FileError& error) {
-    EXPECT_EQ(error.what(), folder.path("t") +
-                                ": tensor \"t\" cannot be stored: safetensors has no name for torch.float8_e4m3fnuz");
+    EXPECT_EQ(error.what(),
+              folder.path("t") + ": tensor \"t\" cannot be stored: safetensors has no name for torch.float8_e4m3fnuz");
   }
   EXPECT_THAT(folder.names(), IsEmpty());
 }
@@ -332,8 +332,7 @@ TEST(AtomicFile, UnwritableTargetsAreRefused) {
   EXPECT_EQ(write_error(folder.path()), folder.path() + ": is not a regular file");
   EXPECT_EQ(write_error("/dev/full"), "/dev/full: is not a regular file");
   folder.write("file", "x");
-  EXPECT_EQ(write_error(folder.path("file/out")),
-            folder.path("file/out") + ": cannot be written: Not a directory");
+  EXPECT_EQ(write_error(folder.path("file/out")), folder.path("file/out") + ": cannot be written: Not a directory");
   EXPECT_EQ(write_error(folder.path("good")), "no error");
   EXPECT_THAT(folder.names(), ElementsAre("file"));
 }
