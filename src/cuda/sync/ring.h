@@ -3,13 +3,9 @@
 
 #include <cstdint>
 
-namespace sparse_mla::cuda {
+#include "cuda/host_device.h"
 
-#ifdef __CUDACC__
-#define SPARSE_MLA_HOST_DEVICE __host__ __device__
-#else
-#define SPARSE_MLA_HOST_DEVICE
-#endif
+namespace sparse_mla::cuda {
 
 // Where block `block` (0, 1, 2, ... over a CTA's whole life) lives, and the parities its waiters give to mbarrier waits.
 template <int kSlots>

@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "cuda/sync/ring.h"
+#include "cuda/host_device.h"
 
 namespace sparse_mla::cuda {
 

@@ -19,6 +19,12 @@
 
 namespace sparse_mla::cuda::sm90::prefill_tile {
 
+#ifdef PT_STAMPS
+__device__ unsigned long long stamps[2][4096];
+#define STAMP(k) do { if (blockIdx.x == 7 && warp == PT_STAMPS && lane == 0 && stamp_n < 4096) stamps[group][stamp_n++] = ((unsigned long long)(k) << 48) | (clock64() & 0xFFFFFFFFFFFFull); } while (0)
+#else
+#define STAMP(k)
+#endif
 inline constexpr float kLog2E = 1.4426950408889634f;
 inline constexpr float kLn2 = 0.6931471805599453f;
 
@@ -36,20 +42,25 @@ struct Heads {
   std::uint32_t lane;
   float scale = 0;      // |sm_scale q_scale kv_scale| log2 e, never 0
   bool negative = false;
+  float value_scale = 1;
   std::uint32_t begin = 0;  // first block of the row
   std::uint32_t end = 0;    // one past its last
   std::uint32_t q_tile = 0;
+#ifdef PT_STAMPS
+  int stamp_n = 0;
+#endif
 
   float o[4][kN / 2];  // O^T: tile m, rows g and g + 8 = dims 16 (4 warp + m) + 2g and + 1; columns 8b + 2c and + 1
   float s[32];         // S: rows g and g + 8 of the warp's 16 heads; columns 8b + 2c and + 1 = tokens
-  float sum[2];        // of the thread's columns, in the frame below
+  float sum[2];        // of P over the thread's columns, in the frame below
+  float seen[2];       // maximum of S over the thread's columns
   float frame[2];      // log2: of the group's last block, rows g and g + 8
 
   __device__ bool scores_heads() const { return warp * 16 < kN; }
 
   __device__ void run() {
-    const float factor =
-        args.sm_scale * (args.q_scale ? *args.q_scale : 1.0f) * (args.kv_scale ? *args.kv_scale : 1.0f) * kLog2E;
+    value_scale = args.kv_scale ? *args.kv_scale : 1.0f;
+    const float factor = args.sm_scale * (args.q_scale ? *args.q_scale : 1.0f) * value_scale * kLog2E;
     negative = factor < 0;
     scale = fmaxf(fabsf(factor), 1e-35f);  // not 0: a masked score is -inf, and -inf * 0 is not a number
     for (std::int64_t index = blockIdx.x; index < args.items; index += gridDim.x) {
@@ -63,12 +74,15 @@ struct Heads {
       ptx::mbarrier_wait(shared + S::q_full, q_tile & 1);
       ++q_tile;
       row();
+      STAMP(13);
       finish(item);
+      STAMP(14);
     }
   }
 
   __device__ void row() {
     sum[0] = sum[1] = 0;
+    seen[0] = seen[1] = -__int_as_float(0x7F800000);
     frame[0] = frame[1] = kNoFrame;
     std::uint32_t b = begin + ((begin ^ group) & 1);
     if (b >= end) {
@@ -79,32 +93,35 @@ struct Heads {
       return;
     }
     score(b);
-    if (b > begin) weigh(begin);
-    ptx::wgmma_wait_group<0>();
-    if (b > begin) release_p(begin);
-    ptx::wgmma_touch(s);
-    if (b + 2 >= end) release_q();
     soften(b);
-    for (b += 2; b < end; b += 2) {
-      rescale(b - 2);
-      weigh(b - 2);
-      score(b);
-      ptx::wgmma_wait_group<1>();
-      release_p(b - 2);
-      rescale(b - 1);
-      weigh(b - 1);
-      ptx::wgmma_wait_group<0>();
-      ptx::wgmma_touch(s);
-      release_p(b - 1);
-      if (b + 2 >= end) release_q();
-      soften(b);
+    if (b == begin && b + 2 < end) {
+      weigh(b);
+      score(b + 2);
+      soften(b + 2);
+      release_p(b);
+      b += 2;
     }
-    rescale(b - 2);
+    for (b += 2; b < end; b += 2) {
+      STAMP(0);
+      weigh(b - 3);
+      STAMP(1);
+      weigh(b - 2);
+      STAMP(2);
+      score(b);
+      STAMP(5);
+      soften(b);
+      release_p(b - 3);
+      release_p(b - 2);
+    }
+    if (b - 2 != begin) {
+      weigh(b - 3);
+      ptx::wgmma_wait_group<0>();
+      release_p(b - 3);
+    }
     weigh(b - 2);
     ptx::wgmma_wait_group<0>();
     release_p(b - 2);
     if (b - 1 < end) {
-      rescale(b - 1);
       weigh(b - 1);
       ptx::wgmma_wait_group<0>();
       release_p(b - 1);
@@ -116,7 +133,10 @@ struct Heads {
     const KvRing at(b);
     ptx::mbarrier_wait(shared + S::full + at.slot * 8, at.full_parity());
     // The rows came by cp.async, a generic-proxy write; wgmma reads them by the async proxy.
+    STAMP(3);
+#ifndef PT_NO_FENCE
     ptx::fence_proxy_async_shared();
+#endif
     const std::uint32_t k_tile = shared + S::kv + at.slot * S::kTile;
     const std::uint64_t q = ptx::wgmma_descriptor<ptx::Swizzle::k128B>(shared + S::q);
     const std::uint64_t k = ptx::wgmma_descriptor<ptx::Swizzle::k128B>(k_tile);
@@ -139,54 +159,77 @@ struct Heads {
     ptx::wgmma_commit_group();
   }
 
-  // P = 2^(S scale - frame + kTopExponent) in the frame of the exact running maximum, published as e4m3.
+  // P = 2^(S scale - frame + kTopExponent), published as e4m3. S is in flight on entry; all products are complete after.
   __device__ void soften(std::uint32_t b) {
     const PRing at(b);
+    const std::uint32_t head = warp * 16 + lane / 4;
+    float before[2] = {kNoFrame, kNoFrame};
+    if (scores_heads() && b > begin) {
+      ptx::mbarrier_wait(shared + S::chain + (((b - 1) & 1) * 4 + warp) * 8, ((b - 1) >> 1) & 1);
+      before[0] = ptx::ld_shared_f32(shared + S::frame + (((b - 1) & 1) * 64 + head) * 4);
+      before[1] = ptx::ld_shared_f32(shared + S::frame + (((b - 1) & 1) * 64 + head + 8) * 4);
+    }
+    ptx::wgmma_wait_group<0>();
+    ptx::wgmma_touch(s);
+    STAMP(8);
+    if (b + 2 >= end) release_q();
     if (scores_heads()) {
       mask(b);
       if (negative) {
 #pragma unroll
         for (float& x : s) x = -x;
       }
-      float top[2] = {s[0], s[2]};
-#pragma unroll
-      for (int i = 0; i < 32; ++i) top[(i / 2) & 1] = fmaxf(top[(i / 2) & 1], s[i]);
-#pragma unroll
-      for (int r = 0; r < 2; ++r) {
-        top[r] = fmaxf(top[r], __shfl_xor_sync(0xFFFFFFFFu, top[r], 1));
-        top[r] = fmaxf(top[r], __shfl_xor_sync(0xFFFFFFFFu, top[r], 2));
-      }
-      const std::uint32_t head = warp * 16 + lane / 4;
-      float before[2] = {kNoFrame, kNoFrame};
-      if (b > begin) {
-        ptx::mbarrier_wait(shared + S::chain + (((b - 1) & 1) * 4 + warp) * 8, ((b - 1) >> 1) & 1);
-        before[0] = ptx::ld_shared_f32(shared + S::frame + (((b - 1) & 1) * 64 + head) * 4);
-        before[1] = ptx::ld_shared_f32(shared + S::frame + (((b - 1) & 1) * 64 + head + 8) * 4);
-      }
-      const float now[2] = {fmaxf(before[0], top[0] * scale), fmaxf(before[1], top[1] * scale)};
+      float now[2] = {before[0], before[1]};
+      const bool moved = adopt(b, now);
+      STAMP(9);
       if ((lane & 3) == 0) {
         ptx::st_shared_f32(shared + S::frame + ((b & 1) * 64 + head) * 4, now[0]);
         ptx::st_shared_f32(shared + S::frame + ((b & 1) * 64 + head + 8) * 4, now[1]);
       }
       __syncwarp();
       if (lane == 0) ptx::mbarrier_arrive(shared + S::chain + ((b & 1) * 4 + warp) * 8);
+      STAMP(10);
 
       const float offset[2] = {kTopExponent - now[0], kTopExponent - now[1]};
 #pragma unroll
       for (int i = 0; i < 32; ++i) s[i] = ptx::ex2(fmaf(s[i], scale, offset[(i / 2) & 1]));
-      float add[2] = {0, 0};
+      float add[4] = {0, 0, 0, 0};
 #pragma unroll
-      for (int i = 0; i < 32; ++i) add[(i / 2) & 1] += s[i];
+      for (int i = 0; i < 32; ++i) add[i & 3] += s[i];
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
-        sum[r] = fmaf(sum[r], ptx::ex2(frame[r] - now[r]), add[r]);
+        sum[r] = fmaf(sum[r], ptx::ex2(frame[r] - now[r]), add[2 * r] + add[2 * r + 1]);
         frame[r] = now[r];
       }
-      publish(b, head, before, now);
+      STAMP(11);
+      publish(b, head, moved, before, now);
+      STAMP(12);
     }
     ptx::fence_proxy_async_shared();
     __syncwarp();
     if (lane == 0) ptx::mbarrier_arrive(shared + S::p_full + at.slot * 8);
+  }
+
+  // Lets the frames follow the running maximum, in the blocks of the schedule and wherever P would not fit e4m3.
+  // True where a frame of the warp moved.
+  __device__ bool adopt(std::uint32_t b, float (&now)[2]) {
+    float top[4] = {s[0], s[1], s[2], s[3]};
+#pragma unroll
+    for (int i = 4; i < 32; ++i) top[i & 3] = fmaxf(top[i & 3], s[i]);
+    top[0] = fmaxf(top[0], top[1]);
+    top[2] = fmaxf(top[2], top[3]);
+    seen[0] = fmaxf(seen[0], top[0]);
+    seen[1] = fmaxf(seen[1], top[2]);
+    const bool over = fmaf(top[0], scale, -now[0]) > kHeadroom || fmaf(top[2], scale, -now[1]) > kHeadroom;
+    if (!adopts(b - begin) && !__any_sync(0xFFFFFFFFu, over)) return false;
+    const float before[2] = {now[0], now[1]};
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      seen[r] = fmaxf(seen[r], __shfl_xor_sync(0xFFFFFFFFu, seen[r], 1));
+      seen[r] = fmaxf(seen[r], __shfl_xor_sync(0xFFFFFFFFu, seen[r], 2));
+      now[r] = fmaxf(now[r], seen[r] * scale);
+    }
+    return __any_sync(0xFFFFFFFFu, now[0] != before[0] || (kN > 8 && now[1] != before[1]));
   }
 
   __device__ void mask(std::uint32_t b) {
@@ -201,7 +244,7 @@ struct Heads {
     }
   }
 
-  __device__ void publish(std::uint32_t b, std::uint32_t head, const float (&before)[2], const float (&now)[2]) {
+  __device__ void publish(std::uint32_t b, std::uint32_t head, bool moved, const float (&before)[2], const float (&now)[2]) {
     const PRing at(b);
     ptx::mbarrier_wait(shared + S::p_empty + at.slot * 8, at.empty_parity());
     const std::uint32_t tile = shared + S::p + at.slot * S::kProbabilityTile;
@@ -218,23 +261,22 @@ struct Heads {
     if constexpr (kN > 8) {
       ptx::stmatrix_x4(tile + swizzle_64b(row + 8, chunk), packed[4], packed[5], packed[6], packed[7]);
     }
-    const float alpha[2] = {ptx::ex2(before[0] - now[0]), ptx::ex2(before[1] - now[1])};
     if ((lane & 3) == 0) {
-      ptx::st_shared_f32(shared + S::alpha + (at.slot * 64 + head) * 4, alpha[0]);
-      ptx::st_shared_f32(shared + S::alpha + (at.slot * 64 + head + 8) * 4, alpha[1]);
+      ptx::st_shared_f32(shared + S::alpha + (at.slot * 64 + head) * 4, ptx::ex2(before[0] - now[0]));
+      ptx::st_shared_f32(shared + S::alpha + (at.slot * 64 + head + 8) * 4, ptx::ex2(before[1] - now[1]));
     }
-    const bool moved = __any_sync(0xFFFFFFFFu, alpha[0] != 1.0f || (kN > 8 && alpha[1] != 1.0f));
     if (lane == 0) ptx::st_shared_b8(shared + S::moved + at.slot * 4 + warp, moved);
   }
 
   // O^T into the frames of block b: the factor of a head is 2^(frame before - frame of b).
-  __device__ void rescale(std::uint32_t b) {
-    const PRing at(b);
-    ptx::mbarrier_wait(shared + S::p_full + at.slot * 8, at.full_parity());
-    if (b == begin || ptx::ld_shared_b32(shared + S::moved + at.slot * 4) == 0) return;
+  __device__ void rescale(std::uint32_t slot) {
+    if (ptx::ld_shared_b32(shared + S::moved + slot * 4) == 0) return;
+    ptx::wgmma_wait_group<0>();
+#pragma unroll
+    for (int m = 0; m < 4; ++m) ptx::wgmma_touch(o[m]);
 #pragma unroll
     for (int n = 0; n < kN / 8; ++n) {
-      const float2 alpha = ptx::ld_shared_f32x2(shared + S::alpha + (at.slot * 64 + n * 8 + (lane & 3) * 2) * 4);
+      const float2 alpha = ptx::ld_shared_f32x2(shared + S::alpha + (slot * 64 + n * 8 + (lane & 3) * 2) * 4);
 #pragma unroll
       for (int m = 0; m < 4; ++m) {
         o[m][n * 4 + 0] *= alpha.x;
@@ -255,6 +297,7 @@ struct Heads {
     const std::uint64_t p =
         ptx::wgmma_descriptor<ptx::Swizzle::k64B>(shared + S::p + at.slot * S::kProbabilityTile);
     const bool accumulate = b != begin;
+    if (accumulate) rescale(at.slot);
     std::uint32_t a[2][2][4];
     std::uint32_t raw[2][2][4];
     load_values(raw[0], values, 0);
@@ -299,35 +342,39 @@ struct Heads {
 #pragma unroll
     for (int m = 0; m < 4; ++m) ptx::wgmma_touch(o[m]);
     // Two sets by row parity: a group may be one row ahead of a group that still reads.
-    const std::uint32_t sums = shared + S::sums + (q_tile & 1) * (2 * 64 * 8);
+    const std::uint32_t sums = shared + S::sums + (q_tile & 1) * (2 * 64 * 16);
     if (scores_heads()) {
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
         sum[r] += __shfl_xor_sync(0xFFFFFFFFu, sum[r], 1);
         sum[r] += __shfl_xor_sync(0xFFFFFFFFu, sum[r], 2);
+        seen[r] = fmaxf(seen[r], __shfl_xor_sync(0xFFFFFFFFu, seen[r], 1));
+        seen[r] = fmaxf(seen[r], __shfl_xor_sync(0xFFFFFFFFu, seen[r], 2));
         const std::uint32_t head = warp * 16 + lane / 4 + r * 8;
         if ((lane & 3) == 0) {
-          ptx::st_shared_f32(sums + (group * 64 + head) * 8, sum[r]);
-          ptx::st_shared_f32(sums + (group * 64 + head) * 8 + 4, frame[r]);
+          ptx::st_shared_v4(sums + (group * 64 + head) * 16,
+                            make_uint4(__float_as_uint(sum[r]), __float_as_uint(frame[r]), __float_as_uint(seen[r]), 0));
         }
       }
     }
     ptx::bar_sync(kSumsReady, 256);
     const std::uint32_t thread = warp * 32 + lane;
     if (thread < kN) {
-      const float2 x = ptx::ld_shared_f32x2(sums + thread * 8);
-      const float2 y = ptx::ld_shared_f32x2(sums + (64 + thread) * 8);
-      const float top = fmaxf(x.y, y.y);
-      const float total = fmaf(x.x, ptx::ex2(x.y - top), y.x * ptx::ex2(y.y - top));
+      const uint4 x = ptx::ld_shared_v4(sums + thread * 16);
+      const uint4 y = ptx::ld_shared_v4(sums + (64 + thread) * 16);
+      const float top = fmaxf(__uint_as_float(x.y), __uint_as_float(y.y));  // the frame that O^T is in
+      const float total = fmaf(__uint_as_float(x.x), ptx::ex2(__uint_as_float(x.y) - top),
+                               __uint_as_float(y.x) * ptx::ex2(__uint_as_float(y.y) - top));
+      const float maximum = fmaxf(__uint_as_float(x.z), __uint_as_float(y.z));
       const bool empty = !(top > kNoFrame);
       const bool real = static_cast<int>(thread) < item.heads;
       const int head = item.first_head + static_cast<int>(thread);
       float denominator = total;
       if (real && args.attn_sink) denominator += ptx::ex2(fmaf(args.attn_sink[head], kLog2E, kTopExponent - top));
-      ptx::st_shared_f32(shared + S::factor + (group * 64 + thread) * 4, empty ? 0.0f : 1.0f / denominator);
+      ptx::st_shared_f32(shared + S::factor + (group * 64 + thread) * 4, empty ? 0.0f : value_scale / denominator);
       if (group == 0 && real) {
         const std::int64_t at = item.row * args.h_q + head;
-        args.max_logits[at] = empty ? __int_as_float(0xFF800000) : top * kLn2;
+        args.max_logits[at] = empty ? __int_as_float(0xFF800000) : maximum * scale * kLn2;
         args.lse[at] = empty ? __int_as_float(0x7F800000) : (ptx::lg2(total) + (top - kTopExponent)) * kLn2;
       }
     }
@@ -342,8 +389,12 @@ struct Heads {
       for (int m = 0; m < 4; ++m) {
         const std::uint32_t even = ptx::cvt_bf16x2_f32(o[m][n * 4] * factor.x, o[m][n * 4 + 2] * factor.x);
         const std::uint32_t odd = ptx::cvt_bf16x2_f32(o[m][n * 4 + 1] * factor.y, o[m][n * 4 + 3] * factor.y);
+#ifndef PT_NO_OUT
         if (head < item.heads) *reinterpret_cast<std::uint32_t*>(out + head * kValueDims + m * 16) = even;
         if (head + 1 < item.heads) *reinterpret_cast<std::uint32_t*>(out + (head + 1) * kValueDims + m * 16) = odd;
+#else
+        if (even == 0x12345678 && odd == 0x55555555) args.out[0] = 1;
+#endif
       }
     }
   }

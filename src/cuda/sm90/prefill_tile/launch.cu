@@ -3,10 +3,21 @@
 #include <cuda_runtime.h>
 
 #include <algorithm>
+#include <cstdio>
 
 #include "cuda/sm90/prefill_tile/kernel.cuh"
 
 namespace sparse_mla::cuda::sm90::prefill_tile {
+#ifdef PT_STAMPS
+extern "C" void dump_stamps() {
+  static unsigned long long h[2][4096];
+  cudaMemcpyFromSymbol(h, stamps, sizeof h);
+  for (int i = 0; i < 2; ++i)
+    for (int k = 200; k < 560; ++k) printf("S %d %d %lld\n", i, (int)(h[i][k] >> 48), (long long)(h[i][k] & 0xFFFFFFFFFFFFull));
+}
+#else
+extern "C" void dump_stamps() {}
+#endif
 namespace {
 
 int tile_heads(int h_q) { return h_q <= 8 ? 8 : h_q <= 16 ? 16 : h_q <= 32 ? 32 : 64; }
@@ -45,12 +56,20 @@ cudaError_t launch_instance(const PrefillProblem& problem, const LaunchContext& 
 
 template <int kDqk>
 cudaError_t launch_width(const PrefillProblem& problem, const LaunchContext& context) noexcept {
+#ifdef PT_ONLY
+  if constexpr (kDqk == 576) {
+    if (tile_heads(problem.h_q) == 16) return launch_instance<16, kDqk>(problem, context);
+    return launch_instance<64, kDqk>(problem, context);
+  }
+  return cudaErrorInvalidValue;
+#else
   switch (tile_heads(problem.h_q)) {
     case 8: return launch_instance<8, kDqk>(problem, context);
     case 16: return launch_instance<16, kDqk>(problem, context);
     case 32: return launch_instance<32, kDqk>(problem, context);
     default: return launch_instance<64, kDqk>(problem, context);
   }
+#endif
 }
 
 }  // namespace

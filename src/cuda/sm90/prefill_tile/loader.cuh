@@ -58,6 +58,9 @@ struct Loader {
     const std::uint32_t valid = __ballot_sync(0xFFFFFFFFu, token >= 0) & 0xFFFFu;
     ptx::mbarrier_wait(shared + S::empty + at.slot * 8, at.empty_parity());
     const std::uint32_t tile = shared + S::kv + at.slot * S::kTile + warp * 16 * 128;
+#ifdef PT_NO_GATHER
+    if (block >= 64) goto done;
+#endif
 #pragma unroll
     for (std::uint32_t i = 0; i < 4; ++i) {
       const std::uint32_t row = i * 4 + lane / 8;
@@ -80,6 +83,9 @@ struct Loader {
         ptx::cp_async_16(rope + swizzle_64b(row, lane & 3), from, named >= 0 ? 16u : 0u);
       }
     }
+#ifdef PT_NO_GATHER
+  done:
+#endif
     ptx::cp_async_mbarrier_arrive_noinc(shared + S::full + at.slot * 8);
     if (lane == 0) {
       ptx::st_shared_b16(shared + S::valid + at.slot * 8 + warp * 2, static_cast<std::uint16_t>(valid));

@@ -21,8 +21,8 @@ struct Shared {
   static constexpr std::uint32_t alpha = p + kProbabilitySlots * kProbabilityTile;  // MMA -> MMA, f32 [4][64]
   static constexpr std::uint32_t moved = alpha + kProbabilitySlots * 64 * 4;        // MMA -> MMA, 4 bytes per slot
   static constexpr std::uint32_t frame = moved + kProbabilitySlots * 4;             // MMA -> MMA, f32 [2][64]
-  static constexpr std::uint32_t sums = frame + 2 * 64 * 4;               // row end: {sum, frame} f32 [row parity][group][64]
-  static constexpr std::uint32_t factor = sums + 4 * 64 * 8;              // row end: f32 [group][64]
+  static constexpr std::uint32_t sums = frame + 2 * 64 * 4;               // row end: {sum, frame, maximum, -} f32 [row parity][group][64]
+  static constexpr std::uint32_t factor = sums + 4 * 64 * 16;              // row end: f32 [group][64]
   static constexpr std::uint32_t valid = factor + 2 * 64 * 4;             // loader -> MMA, 64 bits per slot
   static constexpr std::uint32_t barriers = valid + kPolicy.slots * 8;
 
