@@ -10,7 +10,7 @@ struct Args {
   std::int64_t q_row_stride;
   std::int64_t q_head_stride;
   const std::uint8_t* kv;  // [s_kv, d_qk] e4m3, rows 16-byte aligned
-  std::int64_t kv_row_stride;
+  std::uint32_t kv_row_stride;  // bytes, as all strides of e4m3 arrays
   const std::int32_t* indices;  // [s_q, topk]
   std::int64_t indices_row_stride;
   const std::int32_t* topk_length;  // [s_q] or null

@@ -51,6 +51,7 @@ struct Heads {
 #endif
 
   float o[4][kN / 2];  // O^T: tile m, rows g and g + 8 = dims 16 (4 warp + m) + 2g and + 1; columns 8b + 2c and + 1
+  std::uint32_t a[2][4][4];  // V^T fragments of two k steps: products in flight may still read them
   float s[32];         // S: rows g and g + 8 of the warp's 16 heads; columns 8b + 2c and + 1 = tokens
   float sum[2];        // of P over the thread's columns, in the frame below
   float seen[2];       // maximum of S over the thread's columns
@@ -298,37 +299,25 @@ struct Heads {
         ptx::wgmma_descriptor<ptx::Swizzle::k64B>(shared + S::p + at.slot * S::kProbabilityTile);
     const bool accumulate = b != begin;
     if (accumulate) rescale(at.slot);
-    std::uint32_t a[2][2][4];
-    std::uint32_t raw[2][2][4];
-    load_values(raw[0], values, 0);
 #pragma unroll
-    for (int unit = 0; unit < 4; ++unit) {  // k step unit / 2, tiles 2 (unit % 2) and + 1
-      if (unit < 3) load_values(raw[(unit + 1) & 1], values, unit + 1);
-      if (unit >= 2) {
-        ptx::wgmma_wait_group<1>();
-        ptx::wgmma_touch(a[unit & 1][0]);
-        ptx::wgmma_touch(a[unit & 1][1]);
-      }
-      value_fragment(a[unit & 1][0], raw[unit & 1][0]);
-      value_fragment(a[unit & 1][1], raw[unit & 1][1]);
+    for (int step = 0; step < 2; ++step) {
+      std::uint32_t raw[4][4];
+#pragma unroll
+      for (std::uint32_t m = 0; m < 4; ++m) ptx::ldmatrix_x4_trans(raw[m], (values ^ (m << 4)) + step * 32 * 128);
+      ptx::wgmma_wait_group<1>();  // the products that read this half of `a` are complete
+#pragma unroll
+      for (int m = 0; m < 4; ++m) ptx::wgmma_touch(a[step][m]);
+#pragma unroll
+      for (int m = 0; m < 4; ++m) value_fragment(a[step][m], raw[m]);
       ptx::wgmma_fence();
 #pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        ptx::wgmma_e4m3_rs(o[(unit & 1) * 2 + i], a[unit & 1][i], ptx::wgmma_descriptor_at(p, (unit / 2) * 32),
-                           unit >= 2 || accumulate);
+      for (int m = 0; m < 4; ++m) {
+        ptx::wgmma_e4m3_rs(o[m], a[step][m], ptx::wgmma_descriptor_at(p, step * 32), step > 0 || accumulate);
       }
       ptx::wgmma_commit_group();
     }
     __syncwarp();
     if (lane == 0) ptx::mbarrier_arrive(shared + S::empty + kv.slot * 8);
-  }
-
-  __device__ void load_values(std::uint32_t (&raw)[2][4], std::uint32_t values, int unit) {
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      const std::uint32_t tile = static_cast<std::uint32_t>((unit & 1) * 2 + i);
-      ptx::ldmatrix_x4_trans(raw[i], (values ^ (tile << 4)) + static_cast<std::uint32_t>(unit / 2) * 32 * 128);
-    }
   }
 
   __device__ void release_p(std::uint32_t b) {

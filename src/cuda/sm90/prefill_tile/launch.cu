@@ -28,7 +28,7 @@ cudaError_t launch_instance(const PrefillProblem& problem, const LaunchContext& 
             .q_row_stride = problem.q_row_stride,
             .q_head_stride = problem.q_head_stride,
             .kv = problem.kv,
-            .kv_row_stride = problem.kv_row_stride,
+            .kv_row_stride = static_cast<std::uint32_t>(problem.kv_row_stride),
             .indices = problem.indices,
             .indices_row_stride = problem.indices_row_stride,
             .topk_length = problem.topk_length,
@@ -83,6 +83,7 @@ std::string declines(const PrefillProblem& problem) {
   if (problem.kv_row_stride % 16 || reinterpret_cast<std::uintptr_t>(problem.kv) % 16) {
     return "kv's rows are not 16-byte aligned";
   }
+  if (problem.kv_row_stride < 0 || problem.kv_row_stride >> 32) return "kv's row stride is negative or over 4 GiB";
   if (problem.topk >= std::int64_t{1} << 30) return "topk=" + std::to_string(problem.topk) + " is 2^30 or more";
   return {};
 }

@@ -37,61 +37,60 @@ struct Loader {
   __device__ void load_item(const Item& item) {
     const std::int32_t* list = args.indices + item.row * args.indices_row_stride;
     const int q_after = min(item.blocks, 2) - 1;
-    std::int32_t next = entry(list, item, 0);
+    const int mine = static_cast<int>(warp * 16 + (lane & 15));  // the lane reads this entry of each block
+    std::int32_t next = mine < item.tokens ? list[mine] : -1;
     for (int k = 0; k < item.blocks; ++k) {
-      const std::int32_t token = next;
-      if (k + 1 < item.blocks) next = entry(list, item, k + 1);
+      const std::int32_t token = next < args.s_kv ? next : -1;
+      const int position = (k + 1) * kBlockTokens + mine;
+      next = position < item.tokens ? list[position] : -1;  // first looked at when the block after is loaded
       load_block(token);
       if (k == q_after) load_q(item);
     }
   }
 
-  // The row number that this lane reads for its warp's 16 tokens of a block (lanes 16-31 repeat them); negative: none.
-  __device__ std::int32_t entry(const std::int32_t* list, const Item& item, int k) const {
-    const int position = k * kBlockTokens + static_cast<int>(warp * 16 + (lane & 15));
-    const std::int32_t token = position < item.tokens ? list[position] : -1;
-    return token < args.s_kv ? token : -1;
-  }
-
+  // `token` of lanes 0-15 (lanes 16-31 repeat them): row numbers of the warp's 16 tokens; negative: none. A row is copied
+  // by eight lanes, 16 bytes each, panel after panel; missing rows become zeros and no byte of kv is read for them.
   __device__ void load_block(std::int32_t token) {
     const RingPosition<kPolicy.slots> at(block);
     const std::uint32_t valid = __ballot_sync(0xFFFFFFFFu, token >= 0) & 0xFFFFu;
+    std::int32_t row[4];
+    std::int32_t rope_row[2];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) row[i] = __shfl_sync(0xFFFFFFFFu, token, i * 4 + static_cast<int>(lane / 8));
+#pragma unroll
+    for (int i = 0; i < 2; ++i) rope_row[i] = __shfl_sync(0xFFFFFFFFu, token, i * 8 + static_cast<int>(lane / 4));
     ptx::mbarrier_wait(shared + S::empty + at.slot * 8, at.empty_parity());
-    const std::uint32_t tile = shared + S::kv + at.slot * S::kTile + warp * 16 * 128;
-#ifdef PT_NO_GATHER
-    if (block >= 64) goto done;
-#endif
+    const std::uint32_t tile = shared + S::kv + at.slot * S::kTile;
+    // Rows 4i + lane / 8: the swizzle's row & 7 alternates between two values.
+    const std::uint32_t even = tile + warp * 16 * 128 + swizzle_128b(lane / 8, lane & 7);
+    const std::uint32_t odd = tile + warp * 16 * 128 + swizzle_128b(4 + lane / 8, lane & 7);
 #pragma unroll
     for (std::uint32_t i = 0; i < 4; ++i) {
-      const std::uint32_t row = i * 4 + lane / 8;
-      const std::int32_t named = __shfl_sync(0xFFFFFFFFu, token, static_cast<int>(row));
-      const std::uint8_t* from = args.kv + static_cast<std::int64_t>(max(named, 0)) * args.kv_row_stride + (lane & 7) * 16;
-      const std::uint32_t bytes = named >= 0 ? 16u : 0u;
+      const std::uint8_t* from = kv_row(row[i]) + (lane & 7) * 16;
 #pragma unroll
       for (std::uint32_t panel = 0; panel < 4; ++panel) {
-        ptx::cp_async_16(tile + panel * S::kPanel + swizzle_128b(row, lane & 7), from + panel * 128, bytes);
+        ptx::cp_async_16((i & 1 ? odd : even) + (i / 2) * 1024 + panel * S::kPanel, from + panel * 128,
+                         row[i] >= 0 ? 16u : 0u);
       }
     }
     if constexpr (kRope) {
-      const std::uint32_t rope = shared + S::kv + at.slot * S::kTile + S::kRope + warp * 16 * 64;
+      const std::uint32_t rope = tile + S::kRope + warp * 16 * 64 + swizzle_64b(lane / 4, lane & 3);
 #pragma unroll
       for (std::uint32_t i = 0; i < 2; ++i) {
-        const std::uint32_t row = i * 8 + lane / 4;
-        const std::int32_t named = __shfl_sync(0xFFFFFFFFu, token, static_cast<int>(row));
-        const std::uint8_t* from =
-            args.kv + static_cast<std::int64_t>(max(named, 0)) * args.kv_row_stride + kValueDims + (lane & 3) * 16;
-        ptx::cp_async_16(rope + swizzle_64b(row, lane & 3), from, named >= 0 ? 16u : 0u);
+        ptx::cp_async_16(rope + i * 8 * 64, kv_row(rope_row[i]) + kValueDims + (lane & 3) * 16,
+                         rope_row[i] >= 0 ? 16u : 0u);
       }
     }
-#ifdef PT_NO_GATHER
-  done:
-#endif
     ptx::cp_async_mbarrier_arrive_noinc(shared + S::full + at.slot * 8);
     if (lane == 0) {
       ptx::st_shared_b16(shared + S::valid + at.slot * 8 + warp * 2, static_cast<std::uint16_t>(valid));
       ptx::mbarrier_arrive(shared + S::full + at.slot * 8);
     }
     ++block;
+  }
+
+  __device__ const std::uint8_t* kv_row(std::int32_t row) const {
+    return args.kv + static_cast<std::uint64_t>(static_cast<std::uint32_t>(max(row, 0))) * args.kv_row_stride;
   }
 
   // Rows of heads that don't exist become zeros.
