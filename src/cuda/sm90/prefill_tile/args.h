@@ -27,8 +27,8 @@ struct Args {
   float* lse;          // [s_q, h_q]
 
   // Work items are numbered ((row * head_tiles) + tile); CTA b takes items b, b + gridDim.x, ...
-  std::int64_t items;
-  int head_tiles;
+  std::uint32_t items;
+  std::uint32_t head_tiles;
 };
 
 }  // namespace sparse_mla::cuda::sm90::prefill_tile

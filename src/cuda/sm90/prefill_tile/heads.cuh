@@ -28,10 +28,25 @@ __device__ unsigned long long stamps[2][4096];
 inline constexpr float kLog2E = 1.4426950408889634f;
 inline constexpr float kLn2 = 0.6931471805599453f;
 
+// x[m] of lane i becomes x[i] of lane m, among the four lanes that differ in lane bits 2 and 3 (i = those bits).
+__device__ inline void transpose_quad(std::uint32_t (&x)[4], std::uint32_t i) {
+#pragma unroll
+  for (int k = 0; k < 4; k += 2) {
+    const std::uint32_t got = __shfl_xor_sync(0xFFFFFFFFu, i & 1 ? x[k] : x[k + 1], 4);
+    (i & 1 ? x[k] : x[k + 1]) = got;
+  }
+#pragma unroll
+  for (int k = 0; k < 2; ++k) {
+    const std::uint32_t got = __shfl_xor_sync(0xFFFFFFFFu, i & 2 ? x[k] : x[k + 2], 8);
+    (i & 2 ? x[k] : x[k + 2]) = got;
+  }
+}
+
 template <Policy kPolicy>
 struct Heads {
   using S = Shared<kPolicy>;
   static constexpr int kN = kPolicy.heads;
+  static constexpr int kUnit = kPolicy.unit;
   using KvRing = RingPosition<kPolicy.slots>;
   using PRing = RingPosition<kProbabilitySlots>;
 
@@ -51,7 +66,8 @@ struct Heads {
 #endif
 
   float o[4][kN / 2];  // O^T: tile m, rows g and g + 8 = dims 16 (4 warp + m) + 2g and + 1; columns 8b + 2c and + 1
-  std::uint32_t a[2][4][4];  // V^T fragments of two k steps: products in flight may still read them
+  std::uint32_t a[2][kUnit][4];  // V^T fragments: products in flight may still read one half
+  std::uint32_t q[kPolicy.q_steps > 0 ? kPolicy.q_steps : 1][4];  // Q fragments of the first k steps
   float s[32];         // S: rows g and g + 8 of the warp's 16 heads; columns 8b + 2c and + 1 = tokens
   float sum[2];        // of P over the thread's columns, in the frame below
   float seen[2];       // maximum of S over the thread's columns
@@ -64,7 +80,7 @@ struct Heads {
     const float factor = args.sm_scale * (args.q_scale ? *args.q_scale : 1.0f) * value_scale * kLog2E;
     negative = factor < 0;
     scale = fmaxf(fabsf(factor), 1e-35f);  // not 0: a masked score is -inf, and -inf * 0 is not a number
-    for (std::int64_t index = blockIdx.x; index < args.items; index += gridDim.x) {
+    for (std::uint32_t index = blockIdx.x; index < args.items; index += gridDim.x) {
       const Item item = item_at<kPolicy>(args, index);
       if (item.blocks == 0) {
         store_empty(item);
@@ -74,10 +90,21 @@ struct Heads {
       end = begin + static_cast<std::uint32_t>(item.blocks);
       ptx::mbarrier_wait(shared + S::q_full, q_tile & 1);
       ++q_tile;
+      load_q();
       row();
       STAMP(13);
       finish(item);
       STAMP(14);
+    }
+  }
+
+  // The A fragment of a k step: rows g and g + 8 of the warp's 16 heads, bytes 4c .. 4c + 3 of each half of 32.
+  __device__ void load_q() {
+    const std::uint32_t head = warp * 16 + (lane & 15);
+#pragma unroll
+    for (int step = 0; step < kPolicy.q_steps; ++step) {
+      ptx::ldmatrix_x4(q[step],
+                       shared + S::q + (step / 4) * S::kPanel + swizzle_128b(head, (step % 4) * 2 + lane / 16));
     }
   }
 
@@ -129,6 +156,15 @@ struct Heads {
     }
   }
 
+  // Steps with Q in registers and steps with Q in shared memory take turns: the first leave half of the shared-memory
+  // port free for the second.
+  static constexpr __device__ std::uint32_t order(std::uint32_t i) {
+    constexpr auto kInRegisters = static_cast<std::uint32_t>(kPolicy.q_steps);
+    constexpr std::uint32_t kPairs = kInRegisters < 16 - kInRegisters ? kInRegisters : 16 - kInRegisters;
+    if (i >= 2 * kPairs) return kInRegisters == kPairs ? i : i - kPairs;
+    return i % 2 == 0 ? i / 2 : kInRegisters + i / 2;
+  }
+
   // S = Q K^T, 64 heads x 64 tokens.
   __device__ void score(std::uint32_t b) {
     const KvRing at(b);
@@ -139,14 +175,19 @@ struct Heads {
     ptx::fence_proxy_async_shared();
 #endif
     const std::uint32_t k_tile = shared + S::kv + at.slot * S::kTile;
-    const std::uint64_t q = ptx::wgmma_descriptor<ptx::Swizzle::k128B>(shared + S::q);
+    const std::uint64_t q_tile_at = ptx::wgmma_descriptor<ptx::Swizzle::k128B>(shared + S::q);
     const std::uint64_t k = ptx::wgmma_descriptor<ptx::Swizzle::k128B>(k_tile);
     ptx::wgmma_touch(s);
     ptx::wgmma_fence();
 #pragma unroll
-    for (std::uint32_t step = 0; step < 16; ++step) {
+    for (std::uint32_t i = 0; i < 16; ++i) {
+      const std::uint32_t step = order(i);
       const std::uint32_t bytes = (step / 4) * S::kPanel + (step % 4) * 32;
-      ptx::wgmma_e4m3_ss(s, ptx::wgmma_descriptor_at(q, bytes), ptx::wgmma_descriptor_at(k, bytes), step > 0);
+      if (static_cast<int>(step) < kPolicy.q_steps) {
+        ptx::wgmma_e4m3_rs(s, q[step], ptx::wgmma_descriptor_at(k, bytes), i > 0);
+      } else {
+        ptx::wgmma_e4m3_ss(s, ptx::wgmma_descriptor_at(q_tile_at, bytes), ptx::wgmma_descriptor_at(k, bytes), i > 0);
+      }
     }
     if constexpr (kPolicy.d_qk > kValueDims) {
       const std::uint64_t q_rope = ptx::wgmma_descriptor<ptx::Swizzle::k64B>(shared + S::q + S::kRope);
@@ -162,6 +203,7 @@ struct Heads {
 
   // P = 2^(S scale - frame + kTopExponent), published as e4m3. S is in flight on entry; all products are complete after.
   __device__ void soften(std::uint32_t b) {
+    const std::uint32_t lane = ptx::opaque(this->lane);
     const PRing at(b);
     const std::uint32_t head = warp * 16 + lane / 4;
     float before[2] = {kNoFrame, kNoFrame};
@@ -175,7 +217,7 @@ struct Heads {
     STAMP(8);
     if (b + 2 >= end) release_q();
     if (scores_heads()) {
-      mask(b);
+      mask(b, lane);
       if (negative) {
 #pragma unroll
         for (float& x : s) x = -x;
@@ -203,7 +245,7 @@ struct Heads {
         frame[r] = now[r];
       }
       STAMP(11);
-      publish(b, head, moved, before, now);
+      publish(b, lane, head, moved, before, now);
       STAMP(12);
     }
     ptx::fence_proxy_async_shared();
@@ -233,7 +275,7 @@ struct Heads {
     return __any_sync(0xFFFFFFFFu, now[0] != before[0] || (kN > 8 && now[1] != before[1]));
   }
 
-  __device__ void mask(std::uint32_t b) {
+  __device__ void mask(std::uint32_t b, std::uint32_t lane) {
     const KvRing at(b);
     const uint2 valid = ptx::ld_shared_v2(shared + S::valid + at.slot * 8);
     if ((valid.x & valid.y) == 0xFFFFFFFFu) return;
@@ -245,7 +287,7 @@ struct Heads {
     }
   }
 
-  __device__ void publish(std::uint32_t b, std::uint32_t head, bool moved, const float (&before)[2], const float (&now)[2]) {
+  __device__ void publish(std::uint32_t b, std::uint32_t lane, std::uint32_t head, bool moved, const float (&before)[2], const float (&now)[2]) {
     const PRing at(b);
     ptx::mbarrier_wait(shared + S::p_empty + at.slot * 8, at.empty_parity());
     const std::uint32_t tile = shared + S::p + at.slot * S::kProbabilityTile;
@@ -270,7 +312,7 @@ struct Heads {
   }
 
   // O^T into the frames of block b: the factor of a head is 2^(frame before - frame of b).
-  __device__ void rescale(std::uint32_t slot) {
+  __device__ void rescale(std::uint32_t slot, std::uint32_t lane) {
     if (ptx::ld_shared_b32(shared + S::moved + slot * 4) == 0) return;
     ptx::wgmma_wait_group<0>();
 #pragma unroll
@@ -290,6 +332,7 @@ struct Heads {
 
   // O^T (+)= V^T P^T of block b. The products are in flight on return; the kv slot is free.
   __device__ void weigh(std::uint32_t b) {
+    const std::uint32_t lane = ptx::opaque(this->lane);
     const PRing at(b);
     const KvRing kv(b);
     ptx::mbarrier_wait(shared + S::p_full + at.slot * 8, at.full_parity());
@@ -298,21 +341,27 @@ struct Heads {
     const std::uint64_t p =
         ptx::wgmma_descriptor<ptx::Swizzle::k64B>(shared + S::p + at.slot * S::kProbabilityTile);
     const bool accumulate = b != begin;
-    if (accumulate) rescale(at.slot);
+    if (accumulate) rescale(at.slot, lane);
 #pragma unroll
-    for (int step = 0; step < 2; ++step) {
-      std::uint32_t raw[4][4];
+    for (int unit = 0; unit < 8 / kUnit; ++unit) {  // products 0-3: tiles 0-3 of the first k step, 4-7: of the second
+      std::uint32_t(&fragment)[kUnit][4] = a[unit & 1];
+      std::uint32_t raw[kUnit][4];
 #pragma unroll
-      for (std::uint32_t m = 0; m < 4; ++m) ptx::ldmatrix_x4_trans(raw[m], (values ^ (m << 4)) + step * 32 * 128);
+      for (int i = 0; i < kUnit; ++i) {
+        const auto m = static_cast<std::uint32_t>((unit * kUnit + i) % 4);
+        ptx::ldmatrix_x4_trans(raw[i], (values ^ (m << 4)) + (unit * kUnit / 4) * 32 * 128);
+      }
       ptx::wgmma_wait_group<1>();  // the products that read this half of `a` are complete
 #pragma unroll
-      for (int m = 0; m < 4; ++m) ptx::wgmma_touch(a[step][m]);
+      for (int i = 0; i < kUnit; ++i) ptx::wgmma_touch(fragment[i]);
 #pragma unroll
-      for (int m = 0; m < 4; ++m) value_fragment(a[step][m], raw[m]);
+      for (int i = 0; i < kUnit; ++i) value_fragment(fragment[i], raw[i]);
       ptx::wgmma_fence();
 #pragma unroll
-      for (int m = 0; m < 4; ++m) {
-        ptx::wgmma_e4m3_rs(o[m], a[step][m], ptx::wgmma_descriptor_at(p, step * 32), step > 0 || accumulate);
+      for (int i = 0; i < kUnit; ++i) {
+        const int product = unit * kUnit + i;
+        ptx::wgmma_e4m3_rs(o[product % 4], fragment[i], ptx::wgmma_descriptor_at(p, (product / 4) * 32),
+                           product >= 4 || accumulate);
       }
       ptx::wgmma_commit_group();
     }
@@ -368,22 +417,33 @@ struct Heads {
       }
     }
     ptx::bar_sync(kFactorReady + static_cast<int>(group), 128);
+    store(item);
+  }
+
+  // out = O factor in bf16. Four lanes that hold four pairs of dims of four tiles each swap them, so that each has 16
+  // consecutive bytes of one tile, and the warp writes 128 consecutive bytes of four heads at a time.
+  __device__ void store(const Item& item) const {
+    const std::uint32_t quad = (lane / 4) & 3;
     std::uint16_t* out = args.out + (item.row * args.h_q + item.first_head) * kValueDims + group * kDimsPerWarpgroup +
-                         warp * 64 + (lane / 4) * 2;
+                         warp * 64 + quad * 16 + (lane / 16) * 8;
 #pragma unroll
     for (int n = 0; n < kN / 8; ++n) {
       const int head = n * 8 + static_cast<int>(lane & 3) * 2;
       const float2 factor = ptx::ld_shared_f32x2(shared + S::factor + (group * 64 + head) * 4);
+      std::uint32_t even[4];
+      std::uint32_t odd[4];
 #pragma unroll
       for (int m = 0; m < 4; ++m) {
-        const std::uint32_t even = ptx::cvt_bf16x2_f32(o[m][n * 4] * factor.x, o[m][n * 4 + 2] * factor.x);
-        const std::uint32_t odd = ptx::cvt_bf16x2_f32(o[m][n * 4 + 1] * factor.y, o[m][n * 4 + 3] * factor.y);
-#ifndef PT_NO_OUT
-        if (head < item.heads) *reinterpret_cast<std::uint32_t*>(out + head * kValueDims + m * 16) = even;
-        if (head + 1 < item.heads) *reinterpret_cast<std::uint32_t*>(out + (head + 1) * kValueDims + m * 16) = odd;
-#else
-        if (even == 0x12345678 && odd == 0x55555555) args.out[0] = 1;
-#endif
+        even[m] = ptx::cvt_bf16x2_f32(o[m][n * 4] * factor.x, o[m][n * 4 + 2] * factor.x);
+        odd[m] = ptx::cvt_bf16x2_f32(o[m][n * 4 + 1] * factor.y, o[m][n * 4 + 3] * factor.y);
+      }
+      transpose_quad(even, quad);
+      transpose_quad(odd, quad);
+      if (head < item.heads) {
+        *reinterpret_cast<uint4*>(out + head * kValueDims) = make_uint4(even[0], even[1], even[2], even[3]);
+      }
+      if (head + 1 < item.heads) {
+        *reinterpret_cast<uint4*>(out + (head + 1) * kValueDims) = make_uint4(odd[0], odd[1], odd[2], odd[3]);
       }
     }
   }

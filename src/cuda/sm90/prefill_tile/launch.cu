@@ -43,8 +43,8 @@ cudaError_t launch_instance(const PrefillProblem& problem, const LaunchContext& 
             .max_logits = problem.max_logits,
             .lse = problem.lse,
             .items = 0,
-            .head_tiles = (problem.h_q + kHeads - 1) / kHeads};
-  args.items = problem.s_q * args.head_tiles;
+            .head_tiles = static_cast<std::uint32_t>((problem.h_q + kHeads - 1) / kHeads)};
+  args.items = static_cast<std::uint32_t>(problem.s_q * args.head_tiles);
   if (args.items == 0) return cudaSuccess;
   constexpr int kBytes = static_cast<int>(Shared<policy(kHeads, kDqk)>::bytes);
   cudaError_t error = cudaFuncSetAttribute(prefill_tile<kHeads, kDqk>, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
@@ -84,6 +84,7 @@ std::string declines(const PrefillProblem& problem) {
     return "kv's rows are not 16-byte aligned";
   }
   if (problem.kv_row_stride < 0 || problem.kv_row_stride >> 32) return "kv's row stride is negative or over 4 GiB";
+  if (problem.s_q * ((problem.h_q + 7) / 8) >> 31) return "s_q=" + std::to_string(problem.s_q) + " is too large";
   if (problem.topk >= std::int64_t{1} << 30) return "topk=" + std::to_string(problem.topk) + " is 2^30 or more";
   return {};
 }

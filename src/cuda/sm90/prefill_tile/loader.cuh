@@ -25,7 +25,7 @@ struct Loader {
   std::uint32_t q_tile = 0;
 
   __device__ void run() {
-    for (std::int64_t index = blockIdx.x; index < args.items; index += gridDim.x) {
+    for (std::uint32_t index = blockIdx.x; index < args.items; index += gridDim.x) {
       const Item item = item_at<kPolicy>(args, index);
       if (item.blocks == 0) continue;
       load_item(item);

@@ -8,6 +8,8 @@ namespace sparse_mla::cuda::sm90::prefill_tile {
 struct Policy {
   int heads;             // head columns of P and O^T: 8, 16, 32 or 64
   int d_qk;              // 512 or 576
+  int q_steps;      // k steps (of 32) of Q that the MMA warps keep in registers; the others come from shared memory
+  int unit;              // products V^T P^T issued together: 2 or 4
   int slots;             // token blocks in flight from the gather
   int mma_registers;     // per thread of the two MMA warpgroups, by setmaxnreg
   int loader_registers;  // per thread of the gather warpgroup
@@ -34,8 +36,21 @@ inline constexpr unsigned kAdoptions = PT_ADOPT;
 // The frame of a row before its first token: below every logit, and finite so that differences of frames are numbers.
 inline constexpr float kNoFrame = -1e30f;
 
+#ifndef PT_MR
+#define PT_MR 232
+#define PT_LR 40
+#endif
+#ifndef PT_UNIT
+#define PT_UNIT 2
+#endif
+#ifndef PT_QSS
+#define PT_QSS 16
+#endif
+#ifndef PT_QS
+#define PT_QS 8
+#endif
 constexpr Policy policy(int heads, int d_qk) {
-  return {.heads = heads, .d_qk = d_qk, .slots = 4, .mma_registers = 232, .loader_registers = 40};
+  return {.heads = heads, .d_qk = d_qk, .q_steps = heads == 64 ? PT_QS : PT_QSS, .unit = heads == 64 ? PT_UNIT : 4, .slots = 4, .mma_registers = PT_MR, .loader_registers = PT_LR};
 }
 // Past 32 blocks every 16th pair.
 SPARSE_MLA_HOST_DEVICE constexpr bool adopts(unsigned block_of_row) {

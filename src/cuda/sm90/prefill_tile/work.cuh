@@ -15,11 +15,11 @@ struct Item {
 };
 
 template <Policy kPolicy>
-__device__ inline Item item_at(const Args& args, std::int64_t index) {
+__device__ inline Item item_at(const Args& args, std::uint32_t index) {
   Item item;
-  const int tile = static_cast<int>(index % args.head_tiles);
-  item.row = index / args.head_tiles;
-  item.first_head = tile * kPolicy.heads;
+  const std::uint32_t row = index / args.head_tiles;
+  item.row = row;
+  item.first_head = static_cast<int>(index - row * args.head_tiles) * kPolicy.heads;
   item.heads = min(kPolicy.heads, args.h_q - item.first_head);
   item.tokens = args.topk;
   if (args.topk_length) item.tokens = min(max(args.topk_length[item.row], 0), args.topk);
