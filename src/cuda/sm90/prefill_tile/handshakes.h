@@ -12,9 +12,9 @@ inline constexpr int kQEmptyArrivals = 8;      // MMA -> loader: every MMA warp'
 inline constexpr int kPFullArrivals = 4;       // warpgroup -> both: P, alpha and moved of a block are written and fenced
 inline constexpr int kPEmptyArrivals = 8;      // both -> warpgroup: every MMA warp's product with P is complete
 inline constexpr int kChainArrivals = 1;       // warp w of one warpgroup -> warp w of the other: frames of a block
+inline constexpr int kSumsFullArrivals = 8;    // both -> both: sums, frames and maxima of a row are written
 
 // named barriers: id, threads
-inline constexpr int kSumsReady = 1;     // 256: sums and last frames of both warpgroups are written
-inline constexpr int kFactorReady = 2;   // 2, 3 (by warpgroup), 128: output factors are written
+inline constexpr int kFactorReady = 1;  // 1, 2 (by warpgroup), 128: output factors are written
 
 }  // namespace sparse_mla::cuda::sm90::prefill_tile

@@ -60,7 +60,7 @@ struct Heads {
   float value_scale = 1;
   std::uint32_t begin = 0;  // first block of the row
   std::uint32_t end = 0;    // one past its last
-  std::uint32_t q_tile = 0;
+  std::uint32_t rows = 0;  // started
 #ifdef PT_STAMPS
   int stamp_n = 0;
 #endif
@@ -80,22 +80,54 @@ struct Heads {
     const float factor = args.sm_scale * (args.q_scale ? *args.q_scale : 1.0f) * value_scale * kLog2E;
     negative = factor < 0;
     scale = fmaxf(fabsf(factor), 1e-35f);  // not 0: a masked score is -inf, and -inf * 0 is not a number
-    for (std::uint32_t index = blockIdx.x; index < args.items; index += gridDim.x) {
-      const Item item = item_at<kPolicy>(args, index);
-      if (item.blocks == 0) {
-        store_empty(item);
-        continue;
-      }
-      begin = end;
-      end = begin + static_cast<std::uint32_t>(item.blocks);
-      ptx::mbarrier_wait(shared + S::q_full, q_tile & 1);
-      ++q_tile;
-      load_q();
-      row();
+    std::uint32_t index = blockIdx.x;
+    Item item;
+    if (!next_item(index, item)) return;
+    std::uint32_t b = start_row(item);
+    for (;;) {
+      weigh_row(b);
+      const Item done = item;
+      const std::uint32_t set = rows & 1;
+      put_sums(set);
       STAMP(13);
-      finish(item);
+      const bool more = next_item(index, item);
+      if (more) b = start_row(item);
       STAMP(14);
+      finish(done, set);
+      STAMP(15);
+      if (!more) return;
     }
+  }
+
+  // The CTA's next item that has tokens; items without are answered on the way. False: there is none.
+  __device__ bool next_item(std::uint32_t& index, Item& item) {
+    while (index < args.items) {
+      item = item_at<kPolicy>(args, index);
+      index += gridDim.x;
+      if (item.blocks > 0) return true;
+      store_empty(item);
+    }
+    return false;
+  }
+
+  // Scores and softens the group's first block of a row, if it has one, and returns it. O^T still holds the row before.
+  __device__ std::uint32_t start_row(const Item& item) {
+    begin = end;
+    end = begin + static_cast<std::uint32_t>(item.blocks);
+    ptx::mbarrier_wait(shared + S::q_full, rows & 1);
+    ++rows;
+    sum[0] = sum[1] = 0;
+    seen[0] = seen[1] = -__int_as_float(0x7F800000);
+    frame[0] = frame[1] = kNoFrame;
+    const std::uint32_t b = begin + ((begin ^ group) & 1);
+    if (b < end) {
+      load_q();
+      score(b);
+      soften(b);
+    } else {
+      release_q();
+    }
+    return b;
   }
 
   // The A fragment of a k step: rows g and g + 8 of the warp's 16 heads, bytes 4c .. 4c + 3 of each half of 32.
@@ -108,52 +140,44 @@ struct Heads {
     }
   }
 
-  __device__ void row() {
-    sum[0] = sum[1] = 0;
-    seen[0] = seen[1] = -__int_as_float(0x7F800000);
-    frame[0] = frame[1] = kNoFrame;
-    std::uint32_t b = begin + ((begin ^ group) & 1);
-    if (b >= end) {
-      release_q();
-      weigh(begin);
-      ptx::wgmma_wait_group<0>();
-      release_p(begin);
-      return;
-    }
-    score(b);
-    soften(b);
-    if (b == begin && b + 2 < end) {
-      weigh(b);
-      score(b + 2);
-      soften(b + 2);
-      release_p(b);
-      b += 2;
-    }
-    for (b += 2; b < end; b += 2) {
-      STAMP(0);
-      weigh(b - 3);
-      STAMP(1);
+  // From the group's first block, already softened, to the end of the row. O^T is complete on return.
+  __device__ void weigh_row(std::uint32_t b) {
+    if (b < end) {
+      if (b == begin && b + 2 < end) {
+        weigh(b);
+        score(b + 2);
+        soften(b + 2);
+        release_p(b);
+        b += 2;
+      }
+      for (b += 2; b < end; b += 2) {
+        STAMP(0);
+        weigh(b - 3);
+        STAMP(1);
+        weigh(b - 2);
+        STAMP(2);
+        score(b);
+        STAMP(5);
+        soften(b);
+        release_p(b - 3);
+        release_p(b - 2);
+      }
+      if (b - 2 != begin) {
+        weigh(b - 3);
+        ptx::wgmma_wait_group<0>();
+        release_p(b - 3);
+      }
       weigh(b - 2);
-      STAMP(2);
-      score(b);
-      STAMP(5);
-      soften(b);
-      release_p(b - 3);
+      ptx::wgmma_wait_group<0>();
       release_p(b - 2);
     }
-    if (b - 2 != begin) {
-      weigh(b - 3);
-      ptx::wgmma_wait_group<0>();
-      release_p(b - 3);
-    }
-    weigh(b - 2);
-    ptx::wgmma_wait_group<0>();
-    release_p(b - 2);
     if (b - 1 < end) {
       weigh(b - 1);
       ptx::wgmma_wait_group<0>();
       release_p(b - 1);
     }
+#pragma unroll
+    for (int m = 0; m < 4; ++m) ptx::wgmma_touch(o[m]);
   }
 
   // Steps with Q in registers and steps with Q in shared memory take turns: the first leave half of the shared-memory
@@ -376,11 +400,8 @@ struct Heads {
     if (lane == 0) ptx::mbarrier_arrive(shared + S::q_empty);
   }
 
-  __device__ void finish(const Item& item) {
-#pragma unroll
-    for (int m = 0; m < 4; ++m) ptx::wgmma_touch(o[m]);
-    // Two sets by row parity: a group may be one row ahead of a group that still reads.
-    const std::uint32_t sums = shared + S::sums + (q_tile & 1) * (2 * 64 * 16);
+  // The group's sums, frames and maxima of a row, for finish. Two sets by row parity: a group may be one row ahead.
+  __device__ void put_sums(std::uint32_t set) {
     if (scores_heads()) {
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
@@ -390,12 +411,19 @@ struct Heads {
         seen[r] = fmaxf(seen[r], __shfl_xor_sync(0xFFFFFFFFu, seen[r], 2));
         const std::uint32_t head = warp * 16 + lane / 4 + r * 8;
         if ((lane & 3) == 0) {
-          ptx::st_shared_v4(sums + (group * 64 + head) * 16,
+          ptx::st_shared_v4(shared + S::sums + ((set * 2 + group) * 64 + head) * 16,
                             make_uint4(__float_as_uint(sum[r]), __float_as_uint(frame[r]), __float_as_uint(seen[r]), 0));
         }
       }
     }
-    ptx::bar_sync(kSumsReady, 256);
+    __syncwarp();
+    if (lane == 0) ptx::mbarrier_arrive(shared + S::sums_full);
+  }
+
+  __device__ void finish(const Item& item, std::uint32_t set) {
+    // Rows count from 1, so the row with parity `set` completes the phase of parity set ^ 1.
+    ptx::mbarrier_wait(shared + S::sums_full, set ^ 1);
+    const std::uint32_t sums = shared + S::sums + set * (2 * 64 * 16);
     const std::uint32_t thread = warp * 32 + lane;
     if (thread < kN) {
       const uint4 x = ptx::ld_shared_v4(sums + thread * 16);

@@ -26,6 +26,7 @@ __device__ inline void prepare_shared(std::uint32_t shared) {
     for (std::uint32_t i = 0; i < 8; ++i) ptx::mbarrier_init(shared + S::chain + i * 8, kChainArrivals);
     ptx::mbarrier_init(shared + S::q_full, kQFullArrivals);
     ptx::mbarrier_init(shared + S::q_empty, kQEmptyArrivals);
+    ptx::mbarrier_init(shared + S::sums_full, kSumsFullArrivals);
     ptx::fence_mbarrier_init();
   }
   __syncthreads();

@@ -32,11 +32,10 @@ struct Loader {
     }
   }
 
-  // Q is asked for after the second block: its buffer is free once the row before has scored its last block, while
-  // blocks of this row may go out as soon as they find a free slot.
+  // Q is asked for after the first block: that block's slot is free before the row before has scored its last block, when
+  // the buffer of Q becomes free; the second block's slot is not.
   __device__ void load_item(const Item& item) {
     const std::int32_t* list = args.indices + item.row * args.indices_row_stride;
-    const int q_after = min(item.blocks, 2) - 1;
     const int mine = static_cast<int>(warp * 16 + (lane & 15));  // the lane reads this entry of each block
     std::int32_t next = mine < item.tokens ? list[mine] : -1;
     for (int k = 0; k < item.blocks; ++k) {
@@ -44,7 +43,7 @@ struct Loader {
       const int position = (k + 1) * kBlockTokens + mine;
       next = position < item.tokens ? list[position] : -1;  // first looked at when the block after is loaded
       load_block(token);
-      if (k == q_after) load_q(item);
+      if (k == 0) load_q(item);
     }
   }
 

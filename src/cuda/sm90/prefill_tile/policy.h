@@ -47,7 +47,7 @@ inline constexpr float kNoFrame = -1e30f;
 #define PT_QSS 16
 #endif
 #ifndef PT_QS
-#define PT_QS 8
+#define PT_QS 4
 #endif
 constexpr Policy policy(int heads, int d_qk) {
   return {.heads = heads, .d_qk = d_qk, .q_steps = heads == 64 ? PT_QS : PT_QSS, .unit = heads == 64 ? PT_UNIT : 4, .slots = 4, .mma_registers = PT_MR, .loader_registers = PT_LR};

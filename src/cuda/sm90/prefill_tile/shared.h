@@ -33,7 +33,8 @@ struct Shared {
   static constexpr std::uint32_t chain = p_empty + kProbabilitySlots * 8;   // [2][4 warps]
   static constexpr std::uint32_t q_full = chain + 8 * 8;
   static constexpr std::uint32_t q_empty = q_full + 8;
-  static constexpr std::uint32_t bytes = q_empty + 8;
+  static constexpr std::uint32_t sums_full = q_empty + 8;
+  static constexpr std::uint32_t bytes = sums_full + 8;
 
   static_assert(bytes <= 232448, "prefill_tile needs more than the 227 KiB a CTA can have on sm_90");
   static_assert(kv % 1024 == 0 && kTile % 1024 == 0 && p % 512 == 0 && kProbabilityTile % 512 == 0);
