@@ -41,7 +41,7 @@ template <Policy P>
 inline constexpr std::array<Handshake, kEdges> kHandshakes = {{
     {Edge::rest_ready, Role::rest_loader, Role::mma, P.rest_stages, 1, "rest[slot] has landed and is fenced"},
     {Edge::rest_free, Role::mma, Role::rest_loader, P.rest_stages, kMmaWarps, "rest[slot]: its scores are complete"},
-    {Edge::own_ready, Role::own_loader, Role::mma, P.own_stages, 1, "own[slot], used[slot]"},
+    {Edge::own_ready, Role::own_loader, Role::mma, P.own_stages, 1, "own[slot], info[slot]"},
     {Edge::own_free, Role::mma, Role::own_loader, P.own_stages, kMmaWarps, "own[slot]: scores and values are done"},
     {Edge::peer_ready, Role::peer_loader, Role::mma, P.peer_stages, 1, "peer[slot]"},
     {Edge::peer_free, Role::mma, Role::peer_loader, P.peer_stages, kMmaWarps, "peer[slot] is in registers"},

@@ -14,7 +14,8 @@ __device__ inline float octaves_per_score(const Args& args) {
   const float q = args.q_scale == nullptr ? 1.0f : __ldg(args.q_scale);
   const float kv = args.kv_scale == nullptr ? 1.0f : __ldg(args.kv_scale);
   // Held where a product with the largest score (2^27) is still finite.
-  return fminf(fmaxf(args.sm_scale * q * kv * kLog2E, -1e30f), 1e30f);
+  const float scale = fminf(fmaxf(args.sm_scale * q * kv * kLog2E, -1e30f), 1e30f);
+  return __uint_as_float(__reduce_or_sync(0xFFFFFFFFu, __float_as_uint(scale)));  // a uniform register
 }
 
 // nvcc 13.0 writes a host stub that does not compile for a kernel with a struct as template argument, hence the int.

@@ -95,7 +95,8 @@ struct Loader {
         copy_half_rows(ptx::shared_address(shared.own[at.slot]), args, column, tokens, lane);
         const std::uint32_t low = __ballot_sync(0xFFFFFFFFu, tokens.low >= 0);
         const std::uint32_t high = __ballot_sync(0xFFFFFFFFu, tokens.high >= 0);
-        if (lane == 0) ptx::st_shared_v2(ptx::shared_address(&shared.used[at.slot]), make_uint2(low, high));
+        if (lane == 0)
+          ptx::st_shared_v4(ptx::shared_address(&shared.info[at.slot]), make_uint4(low, high, walk.last_turn() ? 1 : 0, 0));
       } else {
         copy_half_rows(ptx::shared_address(shared.peer[at.slot]), args, column, tokens, lane);
       }

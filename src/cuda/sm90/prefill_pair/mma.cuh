@@ -42,8 +42,7 @@ struct Mma {
   Accumulator out;
   QueryFragments query;
   Softmax soft;
-  Frames frames;   // of `out`
-  bool frameless;  // some head of this warp has no frame yet
+  Frames frames;  // of `out`
 
   static constexpr std::uint32_t kLag = 2;  // turns from a tile's scores to its values
 
@@ -51,91 +50,111 @@ struct Mma {
   __device__ std::uint32_t tid() const { return ptx::opaque(thread); }
   __device__ bool leads_warp() const { return (tid() & 31) == 0; }
 
+  // What a warpgroup knows of where it is; the same in every thread, so that it lives in uniform registers.
+  struct Where {
+    std::uint32_t tile = 0;        // scored in this turn
+    std::uint32_t row;             // of that tile
+    std::uint32_t turn = 0;        // of that row
+    std::uint32_t rows_begun = 0;  // rows before that row
+    std::uint32_t agreements = 0;
+    std::uint32_t row_done;        // the row that is written next
+    std::uint32_t rows_done = 0;
+    std::uint32_t ends = 0;        // bit n: tile - 1 - n was the last of its row
+
+    __device__ std::uint32_t weighed() const { return tile - kLag; }
+    __device__ bool weighing() const { return tile >= kLag; }
+    __device__ bool weighed_begins() const { return tile == kLag || (ends & 4) != 0; }
+    __device__ bool weighed_ends() const { return (ends & 2) != 0; }
+    __device__ bool begins() const { return turn == 0; }
+    __device__ bool agrees() const { return turn < 32 && (P.agree_turns >> turn & 1) != 0; }
+  };
+
   __device__ __forceinline__ void run(std::uint32_t cluster, std::uint32_t clusters) {
-    RowWalk walk(args, cluster, clusters);
-    std::uint32_t rows_begun = 0, rows_done = 0, agreements = 0;
-    std::uint32_t row_done = cluster;
-    std::uint32_t ends = 0;  // bit n: tile - 1 - n ended its row
+    Where at;
+    at.row = at.row_done = cluster;
     soft = {};
     for (float& frame : frames) frame = 0.0f;
-    load_query_fragments(query, args, walk.row, rank, group, thread);
+    load_query_fragments(query, args, cluster, rank, group, thread);
     if (P.take_turns && group == 1) ptx::bar_arrive(kScoresTurnBarrier, kScoresTurnThreads);
-    for (std::uint32_t tile = 0; row_done < args.rows; ++tile) {
-      const bool scoring = walk.inside(args);
-      const bool weighing = tile >= kLag;
-      const bool begins = walk.turn == 0;
-      const bool agrees = walk.turn < 32 && (P.agree_turns >> walk.turn & 1) != 0;
-      const bool ended = scoring && walk.last_turn();
-      const std::uint32_t weighed = tile - kLag;
-      const bool weighed_ends = weighing && (ends & 2) != 0;
-      const bool weighed_begins = tile == kLag || (ends & 4) != 0;
-
-      float scores[32];
-      ValueFragments values;
-      bool move_again = false;
-      STAMP(0);
-      begin_peer_values(weighed, weighing, weighed_begins, weighed_ends, values, move_again);
-      STAMP(1);
-      wait_for_keys(tile, scoring, begins, rows_begun);
-      STAMP(2);
-      if constexpr (P.take_turns) ptx::bar_sync(kScoresTurnBarrier + group, kScoresTurnThreads);
-
-      STAMP(3);
-      ptx::wgmma_fence();
-      issue_values(out, values, probs_peer(weighed), !weighed_begins);
-      ptx::wgmma_commit_group();
-      STAMP(4);
-      issue(scores, tile);
-      ptx::wgmma_commit_group();
-      if constexpr (P.take_turns) ptx::bar_arrive(kScoresTurnBarrier + (group ^ 1), kScoresTurnThreads);
-
-      STAMP(5);
-      ptx::wgmma_wait_group<1>();
-      end_peer_values(weighed, weighing);
-      load_values(values, own_panel(weighed), tid());
-      STAMP(6);
-      if (move_again) {
-        ptx::wgmma_wait_group<0>();
-        Frames own_frames;
-        load_frames(own_frames, frame_own(weighed) + (tid() & 31) * 16);
-        change_frames(out, frames, own_frames, tid() & 31);
+    while (at.row_done < args.rows) {
+      const bool ended = turn(at, clusters);
+      if (at.weighed_ends()) {
+        write_row(at.row_done, at.rows_done++);
+        at.row_done += clusters;
       }
-      ptx::wgmma_fence();
-      issue_values(out, values, probs_own(weighed), true);
-      ptx::wgmma_commit_group();
-
-      STAMP(7);
-      ptx::wgmma_wait_group<1>();
-      ptx::wgmma_touch(scores);
-      STAMP(8);
-      end_scores(tile, scoring, ended, walk);
-      if (agrees) agree(scores, tile, scoring, begins, agreements++, rows_begun, walk.row - clusters);
-      STAMP(9);
-      if (scoring) publish(scores, tile);
-      STAMP(12);
-
-      ptx::wgmma_wait_group<0>();
-      ptx::wgmma_touch(out[0]);
-      ptx::wgmma_touch(out[1]);
-      if (weighing && leads_warp()) {
-        barriers.template arrive<Edge::own_free>(RingPosition<P.own_stages>(weighed).slot);
-        barriers.template arrive<Edge::probs_free>(RingPosition<P.probs_own_stages>(weighed).slot);
+      if (at.begins()) ++at.rows_begun;
+      at.ends = at.ends << 1 | (ended ? 1 : 0);
+      ++at.tile;
+      ++at.turn;
+      if (ended) {
+        at.turn = 0;
+        at.row += clusters;
       }
-      STAMP(13);
-      if (weighed_ends) {
-        write_row(row_done, rows_done);
-        ++rows_done;
-        row_done += clusters;
-      }
-      STAMP(14);
-      if (begins) ++rows_begun;
-      ends = ends << 1 | (ended ? 1 : 0);
-      if (scoring) walk.advance(args);
-      else walk.turn = 32;  // past every agreement
     }
   }
 
  private:
+  // One turn. Says whether the scored tile was the last of its row.
+  __device__ __forceinline__ bool turn(Where& at, std::uint32_t clusters) {
+    const bool scoring = at.row < args.rows;
+    [[maybe_unused]] const std::uint32_t tile = at.tile;
+    float scores[32];
+    ValueFragments values;
+    STAMP(0);
+    const bool move_again = begin_peer_values(at, values);
+    STAMP(1);
+    const bool ended = scoring && wait_for_keys(at);
+    STAMP(2);
+    if constexpr (P.take_turns) ptx::bar_sync(kScoresTurnBarrier + group, kScoresTurnThreads);
+
+    STAMP(3);
+    ptx::wgmma_fence();
+    // Asked again: a flag kept from above would be spilled.
+    const bool begins = at.tile == kLag || (ptx::opaque(at.ends) & 4) != 0;
+    issue_values(out, values, probs_peer(at.weighed()), !begins);
+    ptx::wgmma_commit_group();
+    STAMP(4);
+    issue(scores, at.tile);
+    ptx::wgmma_commit_group();
+    if constexpr (P.take_turns) ptx::bar_arrive(kScoresTurnBarrier + (group ^ 1), kScoresTurnThreads);
+
+    STAMP(5);
+    ptx::wgmma_wait_group<1>();
+    if (at.weighing()) end_peer_values(at.weighed());
+    load_values(values, own_panel(at.weighed()), tid());
+    STAMP(6);
+    if (move_again) {
+      ptx::wgmma_wait_group<0>();
+      Frames own_frames;
+      load_frames(own_frames, frame_own(at.weighed()), tid() & 31);
+      change_frames(out, frames, own_frames, tid() & 31);
+    }
+    ptx::wgmma_fence();
+    issue_values(out, values, probs_own(at.weighed()), true);
+    ptx::wgmma_commit_group();
+
+    STAMP(7);
+    ptx::wgmma_wait_group<1>();
+    ptx::wgmma_touch(scores);
+    STAMP(8);
+    if (scoring) end_scores(at, ended, clusters);
+    if (at.begins()) begin_row(scores, at, scoring, at.row - clusters);
+    STAMP(9);
+    if (scoring) publish(scores, at);
+    if (at.agrees()) ++at.agreements;
+    STAMP(12);
+
+    ptx::wgmma_wait_group<0>();
+    ptx::wgmma_touch(out[0]);
+    ptx::wgmma_touch(out[1]);
+    if (at.weighing() && leads_warp()) {
+      barriers.template arrive<Edge::own_free>(RingPosition<P.own_stages>(at.weighed()).slot);
+      barriers.template arrive<Edge::probs_free>(RingPosition<P.probs_own_stages>(at.weighed()).slot);
+    }
+    STAMP(13);
+    return ended;
+  }
+
   template <class T>
   __device__ static std::uint32_t address(const T& in_shared) {
     return ptx::shared_address(&in_shared);
@@ -160,28 +179,31 @@ struct Mma {
     return address(shared.peer) + RingPosition<P.peer_stages>(tile).slot * sizeof(shared.peer[0]) + group * (kOwnTokens * 128);
   }
 
-  // Peer values into fragments, and the accumulator into the frames of the peer's probabilities.
-  __device__ __forceinline__ void begin_peer_values(std::uint32_t tile, bool weighing, bool begins, bool ends,
-                                                    ValueFragments& values, bool& move_again) {
+  // Peer values into fragments, and the accumulator into the frames of the peer's probabilities. Says whether it must
+  // move again for own probabilities.
+  __device__ __forceinline__ bool begin_peer_values(const Where& at, ValueFragments& values) {
+    const std::uint32_t tile = at.weighed();
     const RingPosition<P.peer_stages> peer(tile);
     const RingPosition<P.probs_own_stages> own(tile);
     const RingPosition<P.probs_peer_stages> there(tile);
-    if (weighing) barriers.template wait<Edge::peer_ready>(peer.slot, peer.full_parity());
+    if (at.weighing()) barriers.template wait<Edge::peer_ready>(peer.slot, peer.full_parity());
     load_values(values, peer_panel(tile), tid());
-    if (!weighing) return;
+    if (!at.weighing()) return false;
     barriers.template wait<Edge::probs_ready>(own.slot, own.full_parity());
     barriers.template wait<Edge::peer_probs_ready>(there.slot, there.full_parity());
     const std::uint32_t lane = tid() & 31;
     Frames peer_frames, own_frames;
-    load_frames(peer_frames, frame_peer(tile) + lane * 16);
-    load_frames(own_frames, frame_own(tile) + lane * 16);
-    if (begins)
+    load_frames(peer_frames, frame_peer(tile), lane);
+    load_frames(own_frames, frame_own(tile), lane);
+    if (at.weighed_begins())
 #pragma unroll
       for (int i = 0; i < 4; ++i) frames[i] = peer_frames[i];
-    if (!__any_sync(0xFFFFFFFFu, differ(peer_frames, frames) || differ(own_frames, frames))) return;
+    if (!__any_sync(0xFFFFFFFFu, differ(peer_frames, frames) || differ(own_frames, frames))) return false;
     change_frames(out, frames, peer_frames, lane);
-    move_again = true;
-    if (!ends) follow_peer(tile);  // otherwise the softmax is in the next row already
+    const bool move_again = __any_sync(0xFFFFFFFFu, differ(own_frames, frames));
+    // At a row's end the softmax is in the next row already.
+    if (move_again && !at.weighed_ends()) follow_peer(tile);
+    return move_again;
   }
 
   // Own frames rise to those of the peer's tile, so that the accumulator need not move to and fro.
@@ -197,21 +219,22 @@ struct Mma {
     }
   }
 
-  __device__ __forceinline__ void end_peer_values(std::uint32_t tile, bool weighing) const {
-    if (weighing && leads_warp()) {
+  __device__ __forceinline__ void end_peer_values(std::uint32_t tile) const {
+    if (leads_warp()) {
       barriers.template arrive<Edge::peer_free>(RingPosition<P.peer_stages>(tile).slot);
       barriers.template arrive_at_peer<Edge::peer_probs_free>(RingPosition<P.probs_peer_stages>(tile).slot, rank ^ 1);
     }
   }
 
-  __device__ __forceinline__ void wait_for_keys(std::uint32_t tile, bool scoring, bool begins,
-                                                std::uint32_t rows_begun) const {
-    if (!scoring) return;
-    const RingPosition<P.rest_stages> rest(tile);
-    const RingPosition<P.own_stages> own(tile);
-    if (begins) barriers.template wait<Edge::q_ready>(0, RingPosition<1>(rows_begun).full_parity());
-    barriers.template wait<Edge::rest_ready>(rest.slot, rest.full_parity());
+  // Says whether the tile is the last of its row.
+  __device__ __forceinline__ bool wait_for_keys(const Where& at) const {
+    const RingPosition<P.rest_stages> rest(at.tile);
+    const RingPosition<P.own_stages> own(at.tile);
+    if (at.begins()) barriers.template wait<Edge::q_ready>(0, RingPosition<1>(at.rows_begun).full_parity());
     barriers.template wait<Edge::own_ready>(own.slot, own.full_parity());
+    const std::uint32_t ends = ptx::ld_shared_b32(address(shared.info[own.slot].ends));
+    barriers.template wait<Edge::rest_ready>(rest.slot, rest.full_parity());
+    return __reduce_or_sync(0xFFFFFFFFu, ends) != 0;
   }
 
   __device__ __forceinline__ void issue(float (&scores)[32], std::uint32_t tile) const {
@@ -223,53 +246,71 @@ struct Mma {
                     address(shared.own) + RingPosition<P.own_stages>(tile).slot * sizeof(shared.own[0]));
   }
 
-  __device__ __forceinline__ void end_scores(std::uint32_t tile, bool scoring, bool ended, const RowWalk& walk) {
-    if (!scoring) return;
+  __device__ __forceinline__ void end_scores(const Where& at, bool ended, std::uint32_t clusters) {
     if (leads_warp()) {
-      barriers.template arrive<Edge::rest_free>(RingPosition<P.rest_stages>(tile).slot);
+      barriers.template arrive<Edge::rest_free>(RingPosition<P.rest_stages>(at.tile).slot);
       if (ended) barriers.template arrive<Edge::q_free>(0);
     }
-    if (ended && walk.row + walk.step < args.rows)
-      load_query_fragments(query, args, walk.row + walk.step, rank, group, tid());
+    if (ended && at.row + clusters < args.rows)
+      load_query_fragments(query, args, at.row + clusters, rank, group, tid());
   }
 
-  // The CTAs bring their frames to the maximum of both so far. On the first turn of a row (and once behind the last row)
-  // what they tell each other also completes the row before.
-  __device__ __forceinline__ void agree(const float (&scores)[32], std::uint32_t tile, bool scoring, bool begins,
-                                        std::uint32_t number, std::uint32_t rows_begun, std::uint32_t row_before) {
+  __device__ __forceinline__ uint2 used_tokens(std::uint32_t tile) const {
+    return ptx::ld_shared_v2(address(shared.info[RingPosition<P.own_stages>(tile).slot].used));
+  }
+  // This lane's head of the two, in the CTA.
+  __device__ __forceinline__ std::uint32_t lane_head() const {
     const std::uint32_t lane = tid() & 31;
-    const std::uint32_t head = group * 64 + (tid() >> 5) * 16 + (lane >> 2) + (lane & 1) * 8;
-    const RingPosition<2> at(number);
-    const std::uint32_t slot = at.slot * kMmaGroups + group;
-    const uint2 used = scoring ? ptx::ld_shared_v2(address(shared.used[RingPosition<P.own_stages>(tile).slot])) : uint2{};
+    return group * 64 + (tid() >> 5) * 16 + (lane >> 2) + (lane & 1) * 8;
+  }
+
+  // On the first turn of a row (and once behind the last row) the CTAs agree on the row's first frames, and what they
+  // tell each other completes the row before.
+  __device__ __forceinline__ void begin_row(const float (&scores)[32], const Where& at, bool scoring,
+                                            std::uint32_t row_before) {
+    const std::uint32_t lane = tid() & 31;
     float highest[2];
-    tile_maxima(highest, scores, scale, used, lane);
+    tile_maxima(highest, scores, scale, scoring ? used_tokens(at.tile) : uint2{}, lane);
     const float sum[2] = {quad_sum(soft.sum[0]), quad_sum(soft.sum[1])};
-    const float top[2] = {__int_as_float(max(quad_max(soft.maximum[0]), 0)),
-                          __int_as_float(max(quad_max(soft.maximum[1]), 0))};
+    const float top[2] = {quad_top(soft.maximum[0]), quad_top(soft.maximum[1])};
     const FrameMessage here{pick(sum, lane), pick(soft.frame, lane), pick(top, lane), pick(highest, lane)};
-    const FrameMessage there = exchange(here, slot, at.full_parity(), address(shared.message[at.slot][head]), lane);
-    if (begins && rows_begun > 0) finish(here, there, row_before, rows_begun - 1, head, lane);
+    const FrameMessage there = exchange(here, at.agreements);
+    if (at.rows_begun > 0) finish(here, there, row_before, at.rows_begun - 1);
 
     const float tile_max = fmaxf(here.tile_max, there.tile_max);
-    float frame = tile_max == kMinusInfinity ? kNoFrame : tile_max - kFirstOctave;
-    if (!begins) frame = fmaxf(frame, fmaxf(here.frame, there.frame));
+    const float frame = tile_max == kMinusInfinity ? kNoFrame : tile_max - kFirstOctave;
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      soft.frame[r] = __shfl_sync(0xFFFFFFFFu, frame, (lane & 28) + r);
+      soft.sum[r] = 0.0f;
+      soft.maximum[r] = 0;
+    }
+  }
+
+  // On some later turns they bring their frames to the maximum of both so far, which `x` (log2 of probabilities) counts in.
+  __device__ __forceinline__ void meet_peer(float (&x)[32], std::uint32_t agreement) {
+    const std::uint32_t lane = tid() & 31;
+    const float top[2] = {quad_top(soft.maximum[0]), quad_top(soft.maximum[1])};
+    const FrameMessage here{0.0f, pick(soft.frame, lane), pick(top, lane), 0.0f};
+    const FrameMessage there = exchange(here, agreement);
+    const float highest = fmaxf(here.frame + here.maximum, there.frame + there.maximum);
+    const float frame = fmaxf(fmaxf(here.frame, there.frame), highest - kFirstOctave);
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       const float agreed = __shfl_sync(0xFFFFFFFFu, frame, (lane & 28) + r);
-      if (begins) {
-        soft.sum[r] = 0.0f;
-        soft.maximum[r] = 0;
-      } else {
-        raise_frame(soft, r, agreed - soft.frame[r]);
-      }
+      const float rise = agreed - soft.frame[r];
+      raise_frame(soft, r, rise);
       soft.frame[r] = agreed;
+      lower(x, r, rise);
     }
-    frameless = __any_sync(0xFFFFFFFFu, soft.frame[0] == kNoFrame || soft.frame[1] == kNoFrame);
   }
 
-  __device__ __forceinline__ FrameMessage exchange(const FrameMessage& here, std::uint32_t slot, std::uint32_t parity,
-                                                   std::uint32_t message, std::uint32_t lane) const {
+  // With the same lane of the peer CTA, about its head.
+  __device__ __forceinline__ FrameMessage exchange(const FrameMessage& here, std::uint32_t agreement) const {
+    const RingPosition<2> at(agreement);
+    const std::uint32_t lane = tid() & 31;
+    const std::uint32_t slot = at.slot * kMmaGroups + group;
+    const std::uint32_t message = address(shared.message[at.slot][lane_head()]);
     const std::uint32_t ready = barriers.template at<Edge::message_ready>(slot);
     if (tid() == 0) ptx::mbarrier_arrive_expect_tx(ready, 64 * sizeof(FrameMessage));
     if ((lane & 3) < 2)
@@ -277,13 +318,14 @@ struct Mma {
                        make_uint4(__float_as_uint(here.sum), __float_as_uint(here.frame), __float_as_uint(here.maximum),
                                   __float_as_uint(here.tile_max)),
                        ptx::mapa(ready, rank ^ 1));
-    barriers.template wait<Edge::message_ready>(slot, parity);
+    barriers.template wait<Edge::message_ready>(slot, at.full_parity());
     const uint4 words = ptx::ld_shared_v4(message);
     return {__uint_as_float(words.x), __uint_as_float(words.y), __uint_as_float(words.z), __uint_as_float(words.w)};
   }
 
   __device__ __forceinline__ void finish(const FrameMessage& here, const FrameMessage& there, std::uint32_t row,
-                                         std::uint32_t number, std::uint32_t head, std::uint32_t lane) {
+                                         std::uint32_t number) {
+    const std::uint32_t lane = tid() & 31, head = lane_head();
     const std::uint32_t head_in_all = (row % args.head_blocks) * kHeads + head;
     const FinishedHead done =
         finish_head(here, there, args.attn_sink == nullptr ? nullptr : args.attn_sink + head_in_all);
@@ -298,22 +340,24 @@ struct Mma {
     if (leads_warp()) barriers.template arrive<Edge::scales_ready>(number % 4);
   }
 
-  __device__ __forceinline__ void publish(float (&scores)[32], std::uint32_t tile) {
+  __device__ __forceinline__ void publish(float (&scores)[32], const Where& at) {
     const std::uint32_t lane = tid() & 31;
-    const uint2 used = ptx::ld_shared_v2(address(shared.used[RingPosition<P.own_stages>(tile).slot]));
-    if (frameless) {
-      find_frames<P>(scores, soft, scale, used, lane);
-      frameless = __any_sync(0xFFFFFFFFu, soft.frame[0] == kNoFrame || soft.frame[1] == kNoFrame);
-    }
+    [[maybe_unused]] const std::uint32_t tile = at.tile;
+    const uint2 used = used_tokens(at.tile);
+    // Valid tokens are the same for all heads, so either all of them lack a frame or none does.
+    if (soft.frame[0] == kNoFrame) find_frames(scores, soft, scale, used, lane);
+    scale_scores(scores, soft, scale, used, lane);
+    if (at.agrees() && !at.begins()) meet_peer(scores, at.agreements);
+    else if (passes_limit(soft)) hold_limit(scores, soft);
     std::uint32_t packed[8];
-    make_probabilities<P>(scores, soft, scale, used, lane, packed);
-    const RingPosition<P.probs_own_stages> at(tile);
+    make_probabilities(scores, soft, packed);
+    const RingPosition<P.probs_own_stages> slot(at.tile);
     STAMP(10);
-    barriers.template wait<Edge::probs_free>(at.slot, at.empty_parity());
+    barriers.template wait<Edge::probs_free>(slot.slot, slot.empty_parity());
     STAMP(11);
-    store_probabilities(packed, soft, probs_own(tile), frame_own(tile), group * 64 + (tid() >> 5) * 16, lane);
+    store_probabilities(packed, soft, probs_own(at.tile), frame_own(at.tile), group * 64 + (tid() >> 5) * 16, lane);
     __syncwarp();
-    if (leads_warp()) barriers.template arrive<Edge::probs_written>(at.slot);
+    if (leads_warp()) barriers.template arrive<Edge::probs_written>(slot.slot);
   }
 
   // The finished row, number `number` of this CTA: into its last frame, divided, rounded to bf16, stored.
@@ -322,7 +366,7 @@ struct Mma {
     barriers.template wait<Edge::scales_ready>(at.slot, at.full_parity());
     const std::uint32_t lane = tid() & 31, warp = tid() >> 5;
     Frames last;
-    load_frames(last, address(shared.frame_out[at.slot]) + lane * 16);
+    load_frames(last, address(shared.frame_out[at.slot]), lane);
     if (__any_sync(0xFFFFFFFFu, differ(last, frames))) change_frames(out, frames, last, lane);
     const std::uint32_t odd = lane >> 2 & 1;
     const std::uint32_t dim = rank * kHalfDims + group * 128 + warp * 32 + odd * 16 + (lane >> 3) * 4;

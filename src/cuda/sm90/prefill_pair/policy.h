@@ -41,6 +41,13 @@ template <Policy P>
 inline constexpr bool kRope = P.rope();
 
 template <int kDqk>
-inline constexpr Policy kPolicyFor = {.d_qk = kDqk};
+inline constexpr Policy kPolicyFor = {.d_qk = kDqk
+#ifdef DEV_TURNS
+, .take_turns = DEV_TURNS
+#endif
+#ifdef DEV_AGREE
+, .agree_turns = DEV_AGREE
+#endif
+};
 
 }  // namespace sparse_mla::cuda::sm90::prefill_pair

@@ -19,6 +19,9 @@ __device__ __forceinline__ float pick(const float (&pair)[2], std::uint32_t lane
   return (lane & 1) != 0 ? pair[1] : pair[0];
 }
 
+// The largest over the quad; 0 where none is positive.
+__device__ __forceinline__ float quad_top(std::int32_t maximum) { return __int_as_float(max(quad_max(maximum), 0)); }
+
 // lse, max_logits and 1 / denominator of a finished row for one head. `here` is this CTA's part, `there` the peer's.
 struct FinishedHead {
   float lse, max_logit, scale, frame;

@@ -9,6 +9,13 @@
 
 namespace sparse_mla::cuda::sm90::prefill_pair {
 
+// What the MMA warps need to know of a tile.
+struct TileInfo {
+  std::uint32_t used[2];  // bit t of the 64 is set where own token t is valid
+  std::uint32_t ends;     // 1 on the row's last turn
+  std::uint32_t pad;
+};
+
 // What a WG tells the WG of the same heads in the peer CTA, one head, on the turns on which they agree on frames.
 struct FrameMessage {
   float sum;       // of the row's probabilities so far, in `frame`
@@ -38,7 +45,7 @@ struct Shared {
   alignas(16) FrameMessage message[2][kHeads];  // peer MMA WG -> MMA WG
   alignas(16) float scale_out[4][kHeads];     // MMA WG of those heads -> both: 1 / denominator of a finished row
   alignas(16) float frame_out[4][kHeads];  // the frame that scale_out is for
-  alignas(16) std::uint64_t used[P.own_stages];   // loader -> MMA: bit t is set where own token t is valid
+  alignas(16) TileInfo info[P.own_stages];  // loader -> MMA, with own
   alignas(16) std::uint64_t barriers[kBarriers<P>];
 };
 

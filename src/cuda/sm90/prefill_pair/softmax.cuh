@@ -56,18 +56,21 @@ __device__ __forceinline__ void raise_frame(Softmax& soft, int r, float rise) {
   soft.maximum[r] = __float_as_int(fmaxf(__int_as_float(max(soft.maximum[r], 0)) - rise, 0.0f));
 }
 
+__device__ __forceinline__ void lower(float (&x)[32], int r, float rise) {
+#pragma unroll
+  for (int i = 0; i < 32; ++i)
+    if ((i >> 1 & 1) == r) x[i] -= rise;
+}
+
 // The frames of this warp's heads rise so that nothing in `x` (log2 of probabilities) passes the limit. soft.maximum
 // counts `x` already.
-template <Policy P>
 __device__ __forceinline__ void hold_limit(float (&x)[32], Softmax& soft) {
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
     const float highest = __int_as_float(quad_max(soft.maximum[r]));
     const float rise = highest > kLimitOctave ? ceilf(highest) - kFirstOctave : 0.0f;
     raise_frame(soft, r, rise);
-#pragma unroll
-    for (int i = 0; i < 32; ++i)
-      if ((i >> 1 & 1) == r) x[i] -= rise;
+    lower(x, r, rise);
   }
 }
 
@@ -76,18 +79,22 @@ __device__ __forceinline__ void tile_maxima(float (&highest)[2], const float (&s
                                             std::uint32_t lane) {
   highest[0] = highest[1] = kMinusInfinity;
   const std::uint32_t low = used.x >> ((lane & 3) * 2), high = used.y >> ((lane & 3) * 2);
+  if (all_used(used)) {
 #pragma unroll
-  for (int i = 0; i < 32; ++i) {
-    const std::uint32_t bits = i < 16 ? low : high;
-    const bool valid = (bits >> ((i / 4 % 4) * 8 + (i & 1)) & 1) != 0;
-    highest[i >> 1 & 1] = fmaxf(highest[i >> 1 & 1], valid ? scores[i] * scale : kMinusInfinity);
+    for (int i = 0; i < 32; ++i) highest[i >> 1 & 1] = fmaxf(highest[i >> 1 & 1], scores[i] * scale);
+  } else {
+#pragma unroll
+    for (int i = 0; i < 32; ++i) {
+      const std::uint32_t bits = i < 16 ? low : high;
+      const bool valid = (bits >> ((i / 4 % 4) * 8 + (i & 1)) & 1) != 0;
+      highest[i >> 1 & 1] = fmaxf(highest[i >> 1 & 1], valid ? scores[i] * scale : kMinusInfinity);
+    }
   }
   highest[0] = quad_max(highest[0]);
   highest[1] = quad_max(highest[1]);
 }
 
 // Heads without a frame take one from the tile's own maximum. Nothing of theirs is in soft.sum yet.
-template <Policy P>
 __device__ __forceinline__ void find_frames(const float (&scores)[32], Softmax& soft, float scale, uint2 used,
                                             std::uint32_t lane) {
   float highest[2];
@@ -97,23 +104,25 @@ __device__ __forceinline__ void find_frames(const float (&scores)[32], Softmax& 
     if (soft.frame[r] == kNoFrame && highest[r] > kMinusInfinity) soft.frame[r] = highest[r] - kFirstOctave;
 }
 
-// Scores become probabilities, packed: chunk b of head g in packed[b], of head g + 8 in packed[4 + b].
-template <Policy P>
-__device__ __forceinline__ void make_probabilities(float (&x)[32], Softmax& soft, float scale, uint2 used,
-                                                   std::uint32_t lane, std::uint32_t (&packed)[8]) {
+// Scores become log2 of probabilities in the frames so far, and count in soft.maximum.
+__device__ __forceinline__ void scale_scores(float (&x)[32], Softmax& soft, float scale, uint2 used, std::uint32_t lane) {
 #pragma unroll
   for (int i = 0; i < 32; ++i) x[i] = fmaf(x[i], scale, -soft.frame[i >> 1 & 1]);
   if (!all_used(used)) mask_scores(x, used, lane);
-
   // Floats compare as signed integers where it matters, above zero; three at a time.
 #pragma unroll
   for (int n = 0; n < 8; ++n) {
     soft.maximum[0] = __vimax3_s32(soft.maximum[0], __float_as_int(x[4 * n]), __float_as_int(x[4 * n + 1]));
     soft.maximum[1] = __vimax3_s32(soft.maximum[1], __float_as_int(x[4 * n + 2]), __float_as_int(x[4 * n + 3]));
   }
-  if (__any_sync(0xFFFFFFFFu, max(soft.maximum[0], soft.maximum[1]) > __float_as_int(kLimitOctave)))
-    hold_limit<P>(x, soft);
+}
 
+__device__ __forceinline__ bool passes_limit(const Softmax& soft) {
+  return __any_sync(0xFFFFFFFFu, max(soft.maximum[0], soft.maximum[1]) > __float_as_int(kLimitOctave));
+}
+
+// Probabilities, packed: chunk b of head g in packed[b], of head g + 8 in packed[4 + b]. They count in soft.sum.
+__device__ __forceinline__ void make_probabilities(float (&x)[32], Softmax& soft, std::uint32_t (&packed)[8]) {
 #pragma unroll
   for (int i = 0; i < 32; ++i) x[i] = ptx::ex2(x[i]);
 #pragma unroll

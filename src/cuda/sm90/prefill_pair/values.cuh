@@ -43,15 +43,16 @@ __device__ __forceinline__ void issue_values(Accumulator& out, const ValueFragme
       ptx::wgmma_e4m3_rs(out[slice], v[slice][step], ptx::wgmma_descriptor_at(p, step * 32), step != 0 || accumulate);
 }
 
-// The frames of the accumulator's columns: lane holds those of heads 4 * lane .. + 3, the same in every warp.
+// The frames of the accumulator's columns, the same in every warp: lane holds those of heads 2 * lane, + 1 and
+// 64 + 2 * lane, + 1, so that the two heads of a thread in column block n come from one lane, 4 * (n % 8) + c.
 using Frames = float[4];
 
-__device__ __forceinline__ void load_frames(Frames& frames, std::uint32_t address) {
-  const uint4 words = ptx::ld_shared_v4(address);
-  frames[0] = __uint_as_float(words.x);
-  frames[1] = __uint_as_float(words.y);
-  frames[2] = __uint_as_float(words.z);
-  frames[3] = __uint_as_float(words.w);
+__device__ __forceinline__ void load_frames(Frames& frames, std::uint32_t address, std::uint32_t lane) {
+  const uint2 low = ptx::ld_shared_v2(address + lane * 8), high = ptx::ld_shared_v2(address + 256 + lane * 8);
+  frames[0] = __uint_as_float(low.x);
+  frames[1] = __uint_as_float(low.y);
+  frames[2] = __uint_as_float(high.x);
+  frames[3] = __uint_as_float(high.y);
 }
 
 __device__ __forceinline__ bool differ(const Frames& a, const Frames& b) {
@@ -70,13 +71,11 @@ __device__ __forceinline__ void change_frames(Accumulator& out, Frames& frames, 
     factor[i] = ptx::ex2(up);
     frames[i] = up < kMostOctavesUp ? to[i] : frames[i] - up;
   }
-  const bool upper = (lane & 1) != 0;  // heads 8n + 2c, + 1 are the upper two of lane 2n + c / 2
 #pragma unroll
   for (int block = 0; block < 16; ++block) {
-    const int source = block * 2 + ((lane & 3) >> 1);
-    const float low0 = __shfl_sync(0xFFFFFFFFu, factor[0], source), high0 = __shfl_sync(0xFFFFFFFFu, factor[2], source);
-    const float low1 = __shfl_sync(0xFFFFFFFFu, factor[1], source), high1 = __shfl_sync(0xFFFFFFFFu, factor[3], source);
-    const float first = upper ? high0 : low0, second = upper ? high1 : low1;
+    const int source = (block % 8) * 4 + (lane & 3);
+    const float first = __shfl_sync(0xFFFFFFFFu, factor[block / 8 * 2], source);
+    const float second = __shfl_sync(0xFFFFFFFFu, factor[block / 8 * 2 + 1], source);
 #pragma unroll
     for (int slice = 0; slice < 2; ++slice) {
       out[slice][block * 4] *= first;
