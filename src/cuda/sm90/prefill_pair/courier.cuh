@@ -17,7 +17,7 @@ namespace sparse_mla::cuda::sm90::prefill_pair {
 // q as [s_q, h_q, d_qk] bytes: boxes of 128 heads by 128 (swizzle 128) and by 64 bytes (swizzle 64).
 struct QueryMaps {
   CUtensorMap wide;
-  CUtensorMap rope;
+  CUtensorMap narrow;
 };
 
 template <Policy P>
@@ -28,7 +28,7 @@ struct Courier {
   Barriers<P> barriers;
   std::uint32_t rank;
 
-  static constexpr std::uint32_t kQueryBytes = kHeads * (kHalfDims + (kRope<P> ? kRopeDims : 0));
+  static constexpr std::uint32_t kQueryBytes = kHeads * (kHalfDims + 128 + (kRope<P> ? kRopeDims : 0));
   static constexpr std::uint32_t kProbsBytes = kHeads * kOwnTokens;
   static constexpr std::uint32_t kFrameBytes = kHeads * sizeof(float);
 
@@ -48,7 +48,7 @@ struct Courier {
   }
 
  private:
-  // Own half and rope of the row's 128 heads. `number` counts the rows of this CTA.
+  // Own half, tail and rope of the row's 128 heads. `number` counts the rows of this CTA.
   __device__ void load_query(std::uint32_t row, std::uint32_t number) const {
     const RingPosition<1> at(number);
     barriers.template wait<Edge::q_free>(0, at.empty_parity());
@@ -60,8 +60,10 @@ struct Courier {
       for (int panel = 0; panel < 2; ++panel)
         ptx::cp_async_bulk_tensor_3d(ptx::shared_address(shared.q_own[panel]), &maps.wide,
                                      static_cast<std::int32_t>(rank * kHalfDims) + panel * 128, head, query, ready);
+      ptx::cp_async_bulk_tensor_3d(ptx::shared_address(shared.q_tail), &maps.wide,
+                                   static_cast<std::int32_t>((rank ^ 1) * kHalfDims) + 128, head, query, ready);
       if constexpr (kRope<P>)
-        ptx::cp_async_bulk_tensor_3d(ptx::shared_address(shared.q_rope), &maps.rope, kValueDims, head, query, ready);
+        ptx::cp_async_bulk_tensor_3d(ptx::shared_address(shared.q_rope), &maps.narrow, kValueDims, head, query, ready);
     }
     __syncwarp();
   }
@@ -75,7 +77,7 @@ struct Courier {
       for (int panel = 0; panel < 2; ++panel)
         ptx::cp_async_bulk_prefetch_tensor_3d(&maps.wide, static_cast<std::int32_t>(rank * kHalfDims) + panel * 128, head,
                                               query);
-      if (kRope<P> && rank == 0) ptx::cp_async_bulk_prefetch_tensor_3d(&maps.rope, kValueDims, head, query);
+      if (kRope<P> && rank == 0) ptx::cp_async_bulk_prefetch_tensor_3d(&maps.narrow, kValueDims, head, query);
     }
     __syncwarp();
   }
@@ -87,15 +89,14 @@ struct Courier {
     barriers.template wait<Edge::probs_written>(own.slot, own.full_parity());
     ptx::fence_proxy_async_shared();
     __syncwarp();
-    if (ptx::elect_sync()) barriers.template arrive<Edge::probs_ready>(own.slot);
+    const std::uint32_t ready = barriers.template at<Edge::values_ready>(peer.slot);
+    if (ptx::elect_sync()) ptx::mbarrier_arrive_expect_tx(ready, kProbsBytes + kFrameBytes);
     barriers.template wait<Edge::peer_probs_free>(peer.slot, peer.empty_parity());
-    // That the peer is done with tile - 2 also says that the copy of tile - 2 has been read out of probs_own.
-    if (tile >= P.probs_peer_stages && ptx::elect_sync())
-      barriers.template arrive<Edge::probs_free>((tile - P.probs_peer_stages) % P.probs_own_stages);
-    const std::uint32_t to_rank = rank ^ 1;
-    const std::uint32_t ready = barriers.template at<Edge::peer_probs_ready>(peer.slot);
     if (ptx::elect_sync()) {
-      ptx::mbarrier_arrive_expect_tx(ready, kProbsBytes + kFrameBytes);
+      // That the peer is done with tile - 2 also says that the copy of tile - 2 has been read out of probs_own.
+      if (tile >= P.probs_peer_stages)
+        barriers.template arrive<Edge::probs_free>((tile - P.probs_peer_stages) % P.probs_own_stages);
+      const std::uint32_t to_rank = rank ^ 1;
       const std::uint32_t ready_there = ptx::mapa(ready, to_rank);
       ptx::cp_async_bulk_to_peer(ptx::mapa(ptx::shared_address(shared.probs_peer[peer.slot]), to_rank),
                                  ptx::shared_address(shared.probs_own[own.slot]), kProbsBytes, ready_there);

@@ -11,23 +11,20 @@ namespace sparse_mla::cuda::sm90::prefill_pair {
 enum class Role : std::uint8_t { rest_loader, own_loader, peer_loader, courier, mma, peer_courier, peer_mma };
 
 enum class Edge : std::uint8_t {
-  rest_ready,
+  keys_ready,
   rest_free,
-  own_ready,
   own_free,
-  peer_ready,
+  values_ready,
   peer_free,
   probs_written,
-  probs_ready,
   probs_free,
-  peer_probs_ready,
   peer_probs_free,
   q_ready,
   q_free,
   message_ready,
   scales_ready,
 };
-inline constexpr int kEdges = 15;
+inline constexpr int kEdges = 12;
 
 struct Handshake {
   Edge edge;
@@ -39,22 +36,22 @@ struct Handshake {
 
 template <Policy P>
 inline constexpr std::array<Handshake, kEdges> kHandshakes = {{
-    {Edge::rest_ready, Role::rest_loader, Role::mma, P.rest_stages, 1, "rest[slot] has landed and is fenced"},
+    {Edge::keys_ready, Role::rest_loader, Role::mma, P.own_stages, 2,
+     "rest[], own[slot], info[slot] have landed and are fenced; one arrival of each of the two loaders"},
     {Edge::rest_free, Role::mma, Role::rest_loader, P.rest_stages, kMmaWarps, "rest[slot]: its scores are complete"},
-    {Edge::own_ready, Role::own_loader, Role::mma, P.own_stages, 1, "own[slot], info[slot]"},
-    {Edge::own_free, Role::mma, Role::own_loader, P.own_stages, kMmaWarps, "own[slot]: scores and values are done"},
-    {Edge::peer_ready, Role::peer_loader, Role::mma, P.peer_stages, 1, "peer[slot]"},
-    {Edge::peer_free, Role::mma, Role::peer_loader, P.peer_stages, kMmaWarps, "peer[slot] is in registers"},
+    {Edge::own_free, Role::mma, Role::own_loader, P.own_stages, kMmaWarps, "own[slot]: scored, and its values are taken"},
+    {Edge::values_ready, Role::courier, Role::mma, P.peer_stages, 2,
+     "peer[slot] (arrival of its loader), probs_own[], frame_own[] fenced (arrival of the courier), probs_peer[slot], "
+     "frame_peer[slot] (bytes from the peer's courier)"},
+    {Edge::peer_free, Role::mma, Role::peer_loader, P.peer_stages, kMmaWarps, "peer[slot]: its values are taken"},
     {Edge::probs_written, Role::mma, Role::courier, P.probs_own_stages, kMmaWarps, "probs_own[slot], frame_own[slot]"},
-    {Edge::probs_ready, Role::courier, Role::mma, P.probs_own_stages, 1, "the same, fenced for wgmma"},
     {Edge::probs_free, Role::mma, Role::mma, P.probs_own_stages, kMmaWarps + 1,
-     "probs_own[slot]: its values are done, and (the courier's arrival) the peer has its copy"},
-    {Edge::peer_probs_ready, Role::peer_courier, Role::mma, P.probs_peer_stages, 1, "probs_peer[slot], by bytes"},
+     "probs_own[slot]: its products are done, and (the courier's arrival) the peer has its copy"},
     {Edge::peer_probs_free, Role::peer_mma, Role::courier, P.probs_peer_stages, kMmaWarps,
-     "the peer's probs_peer[slot]: its values are done"},
+     "the peer's probs_peer[slot]: its products are done"},
     {Edge::q_ready, Role::courier, Role::mma, 1, 1, "q_own, q_rope, by bytes"},
     {Edge::q_free, Role::mma, Role::courier, 1, kMmaWarps, "q_own, q_rope: the row's last scores are complete"},
-    {Edge::message_ready, Role::peer_mma, Role::mma, 2 * kMmaGroups, 1, "message[row % 2] of one WG's heads, by bytes"},
+    {Edge::message_ready, Role::peer_mma, Role::mma, 2 * kMmaGroups, 1, "message[turn of agreement % 2], one WG's heads"},
     {Edge::scales_ready, Role::mma, Role::mma, 4, kMmaWarps, "scale_out[row % 4], frame_out[row % 4]"},
 }};
 

@@ -48,7 +48,10 @@ __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(kThreads, 1)
     ptx::setmaxnreg_inc<P.mma_registers>();
     // Through a shuffle, because ptxas would rather read the thread's special register again (50 cycles) than keep it.
     const std::uint32_t thread = __shfl_sync(0xFFFFFFFFu, threadIdx.x % 128, threadIdx.x % 32);
-    Mma<P> mma{args, shared, barriers, rank, group, thread, octaves_per_score(args)};
+    const std::uint32_t base = __reduce_or_sync(0xFFFFFFFFu, ptx::shared_address(bytes));
+    const std::uint32_t peer_base = __reduce_or_sync(0xFFFFFFFFu, ptx::mapa(base, rank ^ 1));
+    const Barriers<P> by_base{base + static_cast<std::uint32_t>(offsetof(Shared<P>, barriers))};
+    Mma<P> mma{args, shared, by_base, base, peer_base, rank, group, thread, octaves_per_score(args)};
     mma.run(cluster, clusters);
   } else {
     ptx::setmaxnreg_dec<P.loader_registers>();

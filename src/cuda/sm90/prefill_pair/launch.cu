@@ -70,7 +70,7 @@ int launch_for(const PrefillProblem& problem, const LaunchContext& context) noex
   if (const cudaError_t error = find_encoder(encode); error != cudaSuccess) return error;
   QueryMaps maps;
   if (!make_map(maps.wide, encode, problem, 128, CU_TENSOR_MAP_SWIZZLE_128B) ||
-      !make_map(maps.rope, encode, problem, kRopeDims, CU_TENSOR_MAP_SWIZZLE_64B))
+      !make_map(maps.narrow, encode, problem, kRopeDims, CU_TENSOR_MAP_SWIZZLE_64B))
     return cudaErrorInvalidValue;
   const Args args = make_args(problem);
   constexpr int kBytes = static_cast<int>(sizeof(Shared<kPolicyFor<kDqk>>));

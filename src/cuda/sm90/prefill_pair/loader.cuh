@@ -72,8 +72,9 @@ enum class Ring : std::uint8_t { rest, own, peer };
 
 template <Policy P, Ring kRing>
 struct Loader {
-  static constexpr Edge kReady = kRing == Ring::rest ? Edge::rest_ready : kRing == Ring::own ? Edge::own_ready : Edge::peer_ready;
+  static constexpr Edge kReady = kRing == Ring::peer ? Edge::values_ready : Edge::keys_ready;
   static constexpr Edge kFree = kRing == Ring::rest ? Edge::rest_free : kRing == Ring::own ? Edge::own_free : Edge::peer_free;
+  static constexpr int kReadySlots = kRing == Ring::peer ? P.peer_stages : P.own_stages;
   static constexpr int kSlots = kRing == Ring::rest ? P.rest_stages : kRing == Ring::own ? P.own_stages : P.peer_stages;
 
   __device__ static void run(const Args& args, Shared<P>& shared, std::uint32_t rank, std::uint32_t cluster,
@@ -106,7 +107,7 @@ struct Loader {
       ptx::cp_async_wait_group<0>();
       ptx::fence_proxy_async_shared();
       __syncwarp();
-      if (lane == 0) barriers.template arrive<kReady>(at.slot);
+      if (lane == 0) barriers.template arrive<kReady>(tile % kReadySlots);
     }
   }
 };

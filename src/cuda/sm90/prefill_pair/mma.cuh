@@ -1,9 +1,12 @@
-// The two MMA warpgroups. In turn t each of them scores tile t and weighs the values of tile t - 2:
+// The two MMA warpgroups. In turn t each of them weighs the values of tile t - 2, scores tile t, and turns the scores into
+// probabilities:
 //
-//   values of the peer's tokens (t - 2) | scores (t) | values of own tokens (t - 2) | softmax (t), under the values
+//   WG 0   values (t - 2), scores (t) | softmax (t)                | values (t - 1), scores (t + 1) | ...
+//   WG 1   softmax (t - 1)            | values (t - 2), scores (t) | softmax (t)                    | ...
 //
-// Probabilities lag two turns behind, so neither the other warpgroup nor the peer CTA is ever waited for in step.
-// Rows follow each other without a break: the last two tiles of a row are weighed while the next row is being scored.
+// One warpgroup has the tensor cores while the other one has the rest of the SM. Probabilities lag two turns behind, so
+// neither the other warpgroup nor the peer CTA is ever waited for in step. Rows follow each other without a break: the
+// last two tiles of a row are weighed while the next row is being scored.
 #pragma once
 
 #include <cstdint>
@@ -33,6 +36,8 @@ struct Mma {
   const Args& args;
   Shared<P>& shared;
   Barriers<P> barriers;
+  std::uint32_t base;       // shared::cta address of `shared`
+  std::uint32_t peer_base;  // shared::cluster address of the peer's
   std::uint32_t rank;
   std::uint32_t group;   // uniform
   std::uint32_t thread;  // of the group
@@ -60,8 +65,11 @@ struct Mma {
     std::uint32_t row_done;        // the row that is written next
     std::uint32_t rows_done = 0;
     std::uint32_t ends = 0;        // bit n: tile - 1 - n was the last of its row
+    std::uint32_t third = 0; // tile % 3, and how often that began anew
+    std::uint32_t third_lap = 0;
 
-    __device__ std::uint32_t weighed() const { return tile - kLag; }
+    // That of the weighed tile, tile - 2.
+    __device__ std::uint32_t weighed_third() const { return third == 2 ? 0 : third + 1; }
     __device__ bool weighing() const { return tile >= kLag; }
     __device__ bool weighed_begins() const { return tile == kLag || (ends & 4) != 0; }
     __device__ bool weighed_ends() const { return (ends & 2) != 0; }
@@ -83,6 +91,11 @@ struct Mma {
         at.row_done += clusters;
       }
       if (at.begins()) ++at.rows_begun;
+      if (at.agrees()) ++at.agreements;
+      if (++at.third == 3) {
+        at.third = 0;
+        ++at.third_lap;
+      }
       at.ends = at.ends << 1 | (ended ? 1 : 0);
       ++at.tile;
       ++at.turn;
@@ -95,168 +108,161 @@ struct Mma {
 
  private:
   // One turn. Says whether the scored tile was the last of its row.
-  __device__ __forceinline__ bool turn(Where& at, std::uint32_t clusters) {
+  __device__ __forceinline__ bool turn(const Where& at, std::uint32_t clusters) {
     const bool scoring = at.row < args.rows;
     [[maybe_unused]] const std::uint32_t tile = at.tile;
     float scores[32];
-    ValueFragments values;
+    ValueFragments own_values, peer_values;
     STAMP(0);
-    const bool move_again = begin_peer_values(at, values);
+    const bool move_between = take_values(at, own_values, peer_values);
     STAMP(1);
     const bool ended = scoring && wait_for_keys(at);
     STAMP(2);
     if constexpr (P.take_turns) ptx::bar_sync(kScoresTurnBarrier + group, kScoresTurnThreads);
 
-    STAMP(3);
-    ptx::wgmma_fence();
     // Asked again: a flag kept from above would be spilled.
-    const bool begins = at.tile == kLag || (ptx::opaque(at.ends) & 4) != 0;
-    issue_values(out, values, probs_peer(at.weighed()), !begins);
+    const bool accumulate = at.tile != kLag && (ptx::opaque(at.ends) & 4) == 0;
+    settle(own_values);
+    settle(peer_values);
+    ptx::wgmma_fence();
+    issue_values(out, own_values, probs_own(at), accumulate);
     ptx::wgmma_commit_group();
+    if (move_between) {
+      ptx::wgmma_wait_group<0>();
+      move_to(frame_peer(at));
+    }
+    ptx::wgmma_fence();
+    issue_values(out, peer_values, probs_peer(at), true);
+    ptx::wgmma_commit_group();
+    STAMP(3);
+    ptx::wgmma_wait_group<1>();  // the scores take the registers of own_values
     STAMP(4);
-    issue(scores, at.tile);
+    issue(scores, at);
     ptx::wgmma_commit_group();
     if constexpr (P.take_turns) ptx::bar_arrive(kScoresTurnBarrier + (group ^ 1), kScoresTurnThreads);
-
     STAMP(5);
-    ptx::wgmma_wait_group<1>();
-    if (at.weighing()) end_peer_values(at.weighed());
-    load_values(values, own_panel(at.weighed()), tid());
-    STAMP(6);
-    if (move_again) {
-      ptx::wgmma_wait_group<0>();
-      Frames own_frames;
-      load_frames(own_frames, frame_own(at.weighed()), tid() & 31);
-      change_frames(out, frames, own_frames, tid() & 31);
-    }
-    ptx::wgmma_fence();
-    issue_values(out, values, probs_own(at.weighed()), true);
-    ptx::wgmma_commit_group();
-
-    STAMP(7);
-    ptx::wgmma_wait_group<1>();
-    ptx::wgmma_touch(scores);
-    STAMP(8);
-    if (scoring) end_scores(at, ended, clusters);
-    if (at.begins()) begin_row(scores, at, scoring, at.row - clusters);
-    STAMP(9);
-    if (scoring) publish(scores, at);
-    if (at.agrees()) ++at.agreements;
-    STAMP(12);
-
     ptx::wgmma_wait_group<0>();
+    ptx::wgmma_touch(scores);
     ptx::wgmma_touch(out[0]);
     ptx::wgmma_touch(out[1]);
-    if (at.weighing() && leads_warp()) {
-      barriers.template arrive<Edge::own_free>(RingPosition<P.own_stages>(at.weighed()).slot);
-      barriers.template arrive<Edge::probs_free>(RingPosition<P.probs_own_stages>(at.weighed()).slot);
-    }
-    STAMP(13);
+    STAMP(6);
+    release(at, scoring, ended);
+    if (ended && at.row + clusters < args.rows)
+      load_query_fragments(query, args, at.row + clusters, rank, group, tid());
+    STAMP(7);
+    if (at.begins()) begin_row(scores, at, scoring, at.row - clusters);
+    STAMP(8);
+    if (scoring) publish(scores, at);
+    STAMP(12);
     return ended;
   }
 
+  // Shared addresses: of a member of Shared, here and in the peer CTA.
   template <class T>
-  __device__ static std::uint32_t address(const T& in_shared) {
-    return ptx::shared_address(&in_shared);
+  __device__ std::uint32_t offset(const T& member) const {
+    return static_cast<std::uint32_t>(reinterpret_cast<const char*>(&member) - reinterpret_cast<const char*>(&shared));
   }
-  __device__ std::uint32_t probs_own(std::uint32_t tile) const {
-    return address(shared.probs_own) + RingPosition<P.probs_own_stages>(tile).slot * sizeof(shared.probs_own[0]);
+  template <class T>
+  __device__ std::uint32_t address(const T& member) const {
+    return base + offset(member);
   }
-  __device__ std::uint32_t probs_peer(std::uint32_t tile) const {
-    return address(shared.probs_peer) + RingPosition<P.probs_peer_stages>(tile).slot * sizeof(shared.probs_peer[0]);
+  template <class T>
+  __device__ std::uint32_t peer_address(const T& member) const {
+    return peer_base + offset(member);
   }
-  __device__ std::uint32_t frame_own(std::uint32_t tile) const {
-    return address(shared.frame_own) + RingPosition<P.probs_own_stages>(tile).slot * sizeof(shared.frame_own[0]);
+  // With a lag of two turns and rings of two, tile t - 2 lies where tile t does; own[] and probs_own have three slots.
+  static_assert(kLag == 2 && P.peer_stages == 2 && P.probs_peer_stages == 2 && P.own_stages == 3 && P.probs_own_stages == 3);
+  __device__ static std::uint32_t two(const Where& at) { return at.tile & 1; }
+  __device__ std::uint32_t probs_own(const Where& at) const {
+    return address(shared.probs_own) + at.weighed_third() * sizeof(shared.probs_own[0]);
   }
-  __device__ std::uint32_t frame_peer(std::uint32_t tile) const {
-    return address(shared.frame_peer) + RingPosition<P.probs_peer_stages>(tile).slot * sizeof(shared.frame_peer[0]);
+  __device__ std::uint32_t probs_peer(const Where& at) const {
+    return address(shared.probs_peer) + two(at) * sizeof(shared.probs_peer[0]);
   }
-  // This group's panel (128 value dims) of a half tile.
-  __device__ std::uint32_t own_panel(std::uint32_t tile) const {
-    return address(shared.own) + RingPosition<P.own_stages>(tile).slot * sizeof(shared.own[0]) + group * (kOwnTokens * 128);
+  __device__ std::uint32_t frame_own(const Where& at) const {
+    return address(shared.frame_own) + at.weighed_third() * sizeof(shared.frame_own[0]);
   }
-  __device__ std::uint32_t peer_panel(std::uint32_t tile) const {
-    return address(shared.peer) + RingPosition<P.peer_stages>(tile).slot * sizeof(shared.peer[0]) + group * (kOwnTokens * 128);
+  __device__ std::uint32_t frame_peer(const Where& at) const {
+    return address(shared.frame_peer) + two(at) * sizeof(shared.frame_peer[0]);
   }
 
-  // Peer values into fragments, and the accumulator into the frames of the peer's probabilities. Says whether it must
-  // move again for own probabilities.
-  __device__ __forceinline__ bool begin_peer_values(const Where& at, ValueFragments& values) {
-    const std::uint32_t tile = at.weighed();
-    const RingPosition<P.peer_stages> peer(tile);
-    const RingPosition<P.probs_own_stages> own(tile);
-    const RingPosition<P.probs_peer_stages> there(tile);
-    if (at.weighing()) barriers.template wait<Edge::peer_ready>(peer.slot, peer.full_parity());
-    load_values(values, peer_panel(tile), tid());
-    if (!at.weighing()) return false;
-    barriers.template wait<Edge::probs_ready>(own.slot, own.full_parity());
-    barriers.template wait<Edge::peer_probs_ready>(there.slot, there.full_parity());
+  // The fragments of both halves of the weighed tile, and the accumulator into the frames of own probabilities. Says
+  // whether it must move again for the peer's.
+  __device__ __forceinline__ bool take_values(const Where& at, ValueFragments& own, ValueFragments& peer) {
+    if (at.weighing()) barriers.template wait<Edge::values_ready>(two(at), at.tile >> 1 & 1 ^ 1);
     const std::uint32_t lane = tid() & 31;
-    Frames peer_frames, own_frames;
-    load_frames(peer_frames, frame_peer(tile), lane);
-    load_frames(own_frames, frame_own(tile), lane);
+    Frames own_frames, peer_frames;
+    load_frames(own_frames, frame_own(at), lane);
+    load_frames(peer_frames, frame_peer(at), lane);
+    const std::uint32_t panel = group * (kOwnTokens * 128);  // this group's 128 value dims
+    load_values(own, address(shared.own) + at.weighed_third() * sizeof(shared.own[0]) + panel, tid());
+    load_values(peer, address(shared.peer) + two(at) * sizeof(shared.peer[0]) + panel, tid());
+    if (!at.weighing()) return false;
+    if (leads_warp()) {
+      barriers.template arrive<Edge::own_free>(at.weighed_third());
+      barriers.template arrive<Edge::peer_free>(two(at));
+    }
     if (at.weighed_begins())
 #pragma unroll
-      for (int i = 0; i < 4; ++i) frames[i] = peer_frames[i];
-    if (!__any_sync(0xFFFFFFFFu, differ(peer_frames, frames) || differ(own_frames, frames))) return false;
-    change_frames(out, frames, peer_frames, lane);
-    const bool move_again = __any_sync(0xFFFFFFFFu, differ(own_frames, frames));
+      for (int i = 0; i < 4; ++i) frames[i] = own_frames[i];
+    if (!__any_sync(0xFFFFFFFFu, differ(own_frames, frames) || differ(peer_frames, frames))) return false;
+    change_frames(out, frames, own_frames, lane);
+    const bool move_between = __any_sync(0xFFFFFFFFu, differ(peer_frames, frames));
     // At a row's end the softmax is in the next row already.
-    if (move_again && !at.weighed_ends()) follow_peer(tile);
-    return move_again;
+    if (move_between && !at.weighed_ends()) follow_peer(frame_peer(at));
+    return move_between;
+  }
+
+  __device__ __forceinline__ void move_to(std::uint32_t frames_at) {
+    Frames to;
+    load_frames(to, frames_at, tid() & 31);
+    change_frames(out, frames, to, tid() & 31);
   }
 
   // Own frames rise to those of the peer's tile, so that the accumulator need not move to and fro.
-  __device__ __forceinline__ void follow_peer(std::uint32_t tile) {
+  __device__ __forceinline__ void follow_peer(std::uint32_t frames_at) {
     const std::uint32_t lane = tid() & 31;
     const std::uint32_t head = group * 64 + (tid() >> 5) * 16 + (lane >> 2);
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      const float theirs = ptx::ld_shared_f32(frame_peer(tile) + 4 * (head + r * 8));
+      const float theirs = ptx::ld_shared_f32(frames_at + 4 * (head + r * 8));
       if (theirs <= soft.frame[r]) continue;
       raise_frame(soft, r, theirs - soft.frame[r]);
       soft.frame[r] = theirs;  // bit for bit
     }
   }
 
-  __device__ __forceinline__ void end_peer_values(std::uint32_t tile) const {
-    if (leads_warp()) {
-      barriers.template arrive<Edge::peer_free>(RingPosition<P.peer_stages>(tile).slot);
-      barriers.template arrive_at_peer<Edge::peer_probs_free>(RingPosition<P.probs_peer_stages>(tile).slot, rank ^ 1);
-    }
-  }
-
   // Says whether the tile is the last of its row.
   __device__ __forceinline__ bool wait_for_keys(const Where& at) const {
-    const RingPosition<P.rest_stages> rest(at.tile);
-    const RingPosition<P.own_stages> own(at.tile);
-    if (at.begins()) barriers.template wait<Edge::q_ready>(0, RingPosition<1>(at.rows_begun).full_parity());
-    barriers.template wait<Edge::own_ready>(own.slot, own.full_parity());
-    const std::uint32_t ends = ptx::ld_shared_b32(address(shared.info[own.slot].ends));
-    barriers.template wait<Edge::rest_ready>(rest.slot, rest.full_parity());
-    return __reduce_or_sync(0xFFFFFFFFu, ends) != 0;
+    if (at.begins()) barriers.template wait<Edge::q_ready>(0, at.rows_begun & 1);
+    barriers.template wait<Edge::keys_ready>(at.third, at.third_lap & 1);
+    return __reduce_or_sync(0xFFFFFFFFu, ptx::ld_shared_b32(info(at) + offsetof(TileInfo, ends))) != 0;
+  }
+  __device__ std::uint32_t info(const Where& at) const {
+    return address(shared.info) + at.third * sizeof(shared.info[0]);
   }
 
-  __device__ __forceinline__ void issue(float (&scores)[32], std::uint32_t tile) const {
-    const RingPosition<P.rest_stages> rest(tile);
-    const std::uint32_t rest_at = address(shared.rest) + rest.slot * sizeof(shared.rest[0]);
+  __device__ __forceinline__ void issue(float (&scores)[32], const Where& at) const {
+    const std::uint32_t rest = address(shared.rest) + two(at) * sizeof(shared.rest[0]);
     issue_scores<P>(scores, query, address(shared.q_own) + group * 64 * 128,
-                    address(shared.q_rope) + group * 64 * kRopeDims, rest_at,
-                    rest_at + static_cast<std::uint32_t>(offsetof(typename Shared<P>::Rest, rope)),
-                    address(shared.own) + RingPosition<P.own_stages>(tile).slot * sizeof(shared.own[0]));
+                    address(shared.q_tail) + group * 64 * 128, address(shared.q_rope) + group * 64 * kRopeDims, rest,
+                    rest + static_cast<std::uint32_t>(offsetof(typename Shared<P>::Rest, rope)),
+                    address(shared.own) + at.third * sizeof(shared.own[0]));
   }
 
-  __device__ __forceinline__ void end_scores(const Where& at, bool ended, std::uint32_t clusters) {
-    if (leads_warp()) {
-      barriers.template arrive<Edge::rest_free>(RingPosition<P.rest_stages>(at.tile).slot);
-      if (ended) barriers.template arrive<Edge::q_free>(0);
+  // What the products of this turn have read.
+  __device__ __forceinline__ void release(const Where& at, bool scoring, bool ended) const {
+    if (!leads_warp()) return;
+    if (at.weighing()) {
+      barriers.template arrive<Edge::probs_free>(at.weighed_third());
+      ptx::mbarrier_arrive_cluster(barriers.template at<Edge::peer_probs_free>(two(at)) - base + peer_base);
     }
-    if (ended && at.row + clusters < args.rows)
-      load_query_fragments(query, args, at.row + clusters, rank, group, tid());
+    if (scoring) barriers.template arrive<Edge::rest_free>(two(at));
+    if (ended) barriers.template arrive<Edge::q_free>(0);
   }
 
-  __device__ __forceinline__ uint2 used_tokens(std::uint32_t tile) const {
-    return ptx::ld_shared_v2(address(shared.info[RingPosition<P.own_stages>(tile).slot].used));
+  __device__ __forceinline__ uint2 used_tokens(const Where& at) const {
+    return ptx::ld_shared_v2(info(at) + offsetof(TileInfo, used));
   }
   // This lane's head of the two, in the CTA.
   __device__ __forceinline__ std::uint32_t lane_head() const {
@@ -270,7 +276,7 @@ struct Mma {
                                             std::uint32_t row_before) {
     const std::uint32_t lane = tid() & 31;
     float highest[2];
-    tile_maxima(highest, scores, scale, scoring ? used_tokens(at.tile) : uint2{}, lane);
+    tile_maxima(highest, scores, scale, scoring ? used_tokens(at) : uint2{}, lane);
     const float sum[2] = {quad_sum(soft.sum[0]), quad_sum(soft.sum[1])};
     const float top[2] = {quad_top(soft.maximum[0]), quad_top(soft.maximum[1])};
     const FrameMessage here{pick(sum, lane), pick(soft.frame, lane), pick(top, lane), pick(highest, lane)};
@@ -310,16 +316,16 @@ struct Mma {
     const RingPosition<2> at(agreement);
     const std::uint32_t lane = tid() & 31;
     const std::uint32_t slot = at.slot * kMmaGroups + group;
-    const std::uint32_t message = address(shared.message[at.slot][lane_head()]);
+    const std::uint32_t message = offset(shared.message) + (at.slot * kHeads + lane_head()) * sizeof(FrameMessage);
     const std::uint32_t ready = barriers.template at<Edge::message_ready>(slot);
     if (tid() == 0) ptx::mbarrier_arrive_expect_tx(ready, 64 * sizeof(FrameMessage));
     if ((lane & 3) < 2)
-      ptx::st_async_v4(ptx::mapa(message, rank ^ 1),
+      ptx::st_async_v4(peer_base + message,
                        make_uint4(__float_as_uint(here.sum), __float_as_uint(here.frame), __float_as_uint(here.maximum),
                                   __float_as_uint(here.tile_max)),
-                       ptx::mapa(ready, rank ^ 1));
+                       ready - base + peer_base);
     barriers.template wait<Edge::message_ready>(slot, at.full_parity());
-    const uint4 words = ptx::ld_shared_v4(message);
+    const uint4 words = ptx::ld_shared_v4(base + message);
     return {__uint_as_float(words.x), __uint_as_float(words.y), __uint_as_float(words.z), __uint_as_float(words.w)};
   }
 
@@ -333,8 +339,8 @@ struct Mma {
       const std::size_t at = static_cast<std::size_t>(row) * kHeads + head;
       if (rank == 0) args.lse[at] = done.lse;
       else args.max_logits[at] = done.max_logit;
-      ptx::st_shared_f32(address(shared.scale_out[number % 4][head]), done.scale);
-      ptx::st_shared_f32(address(shared.frame_out[number % 4][head]), done.frame);
+      ptx::st_shared_f32(address(shared.scale_out) + (number % 4 * kHeads + head) * 4, done.scale);
+      ptx::st_shared_f32(address(shared.frame_out) + (number % 4 * kHeads + head) * 4, done.frame);
     }
     __syncwarp();
     if (leads_warp()) barriers.template arrive<Edge::scales_ready>(number % 4);
@@ -343,21 +349,23 @@ struct Mma {
   __device__ __forceinline__ void publish(float (&scores)[32], const Where& at) {
     const std::uint32_t lane = tid() & 31;
     [[maybe_unused]] const std::uint32_t tile = at.tile;
-    const uint2 used = used_tokens(at.tile);
+    const uint2 used = used_tokens(at);
     // Valid tokens are the same for all heads, so either all of them lack a frame or none does.
     if (soft.frame[0] == kNoFrame) find_frames(scores, soft, scale, used, lane);
     scale_scores(scores, soft, scale, used, lane);
     if (at.agrees() && !at.begins()) meet_peer(scores, at.agreements);
     else if (passes_limit(soft)) hold_limit(scores, soft);
+    STAMP(9);
     std::uint32_t packed[8];
     make_probabilities(scores, soft, packed);
-    const RingPosition<P.probs_own_stages> slot(at.tile);
     STAMP(10);
-    barriers.template wait<Edge::probs_free>(slot.slot, slot.empty_parity());
+    barriers.template wait<Edge::probs_free>(at.third, at.third_lap & 1 ^ 1);
     STAMP(11);
-    store_probabilities(packed, soft, probs_own(at.tile), frame_own(at.tile), group * 64 + (tid() >> 5) * 16, lane);
+    store_probabilities(packed, soft, address(shared.probs_own) + at.third * sizeof(shared.probs_own[0]),
+                        address(shared.frame_own) + at.third * sizeof(shared.frame_own[0]),
+                        group * 64 + (tid() >> 5) * 16, lane);
     __syncwarp();
-    if (leads_warp()) barriers.template arrive<Edge::probs_written>(slot.slot);
+    if (leads_warp()) barriers.template arrive<Edge::probs_written>(at.third);
   }
 
   // The finished row, number `number` of this CTA: into its last frame, divided, rounded to bf16, stored.
@@ -366,11 +374,11 @@ struct Mma {
     barriers.template wait<Edge::scales_ready>(at.slot, at.full_parity());
     const std::uint32_t lane = tid() & 31, warp = tid() >> 5;
     Frames last;
-    load_frames(last, address(shared.frame_out[at.slot]), lane);
+    load_frames(last, address(shared.frame_out) + at.slot * (kHeads * 4), lane);
     if (__any_sync(0xFFFFFFFFu, differ(last, frames))) change_frames(out, frames, last, lane);
     const std::uint32_t odd = lane >> 2 & 1;
     const std::uint32_t dim = rank * kHalfDims + group * 128 + warp * 32 + odd * 16 + (lane >> 3) * 4;
-    const std::uint32_t scales = address(shared.scale_out[at.slot]) + (lane & 3) * 8;
+    const std::uint32_t scales = address(shared.scale_out) + at.slot * (kHeads * 4) + (lane & 3) * 8;
     std::uint16_t* to = args.out + (static_cast<std::size_t>(row) * kHeads + (lane & 3) * 2) * kValueDims + dim;
 #pragma unroll
     for (int block = 0; block < 16; ++block) {

@@ -11,6 +11,8 @@ inline constexpr int kTurnTokens = 128;  // tokens of a turn, both CTAs
 inline constexpr int kHalfDims = 256;    // value dims that one CTA of the pair accumulates
 inline constexpr int kValueDims = 512;
 inline constexpr int kRopeDims = 64;
+inline constexpr int kQueryTailDims = 96;  // of the other value half: what a score takes from shared memory and not from
+                                           // registers. With 32 fewer ptxas runs out of them and serialises (C7512)
 inline constexpr int kMmaGroups = 2;
 inline constexpr int kMmaWarps = 8;
 inline constexpr int kThreads = 384;  // two MMA warpgroups and one of three loader warps and a courier warp
@@ -23,10 +25,10 @@ inline constexpr float kLimitOctave = 8.8f;
 struct Policy {
   int d_qk = 576;
   int rest_stages = 2;        // ring of the score-only part of own tokens
-  int own_stages = 4;         // ring of the own value half of own tokens
+  int own_stages = 3;         // ring of the own value half of own tokens
   int peer_stages = 2;        // ring of the own value half of the peer's tokens
   int probs_own_stages = 3;   // P of own tokens: written a turn before the last reader of two turns ago is done
-  int probs_peer_stages = 2;  // P of the peer's tokens
+  int probs_peer_stages = 2;  // P of the peer's tokens; as many as peer_stages, which share a handshake
   int mma_registers = 240;
   int loader_registers = 24;
   bool take_turns = true;  // the two MMA warpgroups issue their scores alternately

@@ -1,7 +1,7 @@
 // S = Q K^T: 64 heads of one MMA warpgroup by 64 own tokens, in units of 32 dims.
 //
-// The other half's 256 dims of Q are A fragments in registers, the own half and rope lie in shared memory. Register and
-// shared operands alternate, which spreads the load on shared memory.
+// Of the other half's 256 dims of Q, 160 are A fragments in registers; the last 96, the own half and rope lie in shared
+// memory. Register and shared operands alternate, which spreads the load on shared memory.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,8 @@
 
 namespace sparse_mla::cuda::sm90::prefill_pair {
 
-inline constexpr int kQuerySteps = kHalfDims / 32;
+inline constexpr int kHalfSteps = kHalfDims / 32;
+inline constexpr int kQuerySteps = kHalfSteps - kQueryTailDims / 32;  // in registers
 using QueryFragments = std::uint32_t[kQuerySteps][4];
 
 // The A fragments (m64k32: rows g and g + 8 of the warp's 16, bytes 4c and 16 + 4c) of the other half's dims.
@@ -34,21 +35,27 @@ __device__ __forceinline__ void load_query_fragments(QueryFragments& q, const Ar
   }
 }
 
-// Issues the products of one tile; the caller fences, commits and waits. Addresses are shared::cta; q_own and q_rope are
-// those of the group's 64 heads.
+// Issues the products of one tile; the caller fences, commits and waits. Addresses are shared::cta; q_own, q_tail and
+// q_rope are those of the group's 64 heads.
 template <Policy P>
 __device__ __forceinline__ void issue_scores(float (&scores)[32], const QueryFragments& q, std::uint32_t q_own,
-                                             std::uint32_t q_rope, std::uint32_t rest, std::uint32_t rest_rope,
+                                             std::uint32_t q_tail, std::uint32_t q_rope, std::uint32_t rest, std::uint32_t rest_rope,
                                              std::uint32_t own) {
   using ptx::Swizzle;
   const std::uint64_t q_tile = ptx::wgmma_descriptor<Swizzle::k128B>(q_own);
+  const std::uint64_t q_tail_tile = ptx::wgmma_descriptor<Swizzle::k128B>(q_tail);
   const std::uint64_t rest_tile = ptx::wgmma_descriptor<Swizzle::k128B>(rest);
   const std::uint64_t own_tile = ptx::wgmma_descriptor<Swizzle::k128B>(own);
 #pragma unroll
-  for (int step = 0; step < kQuerySteps; ++step) {
+  for (int step = 0; step < kHalfSteps; ++step) {
     const std::uint32_t panel = step / 4, inside = (step % 4) * 32;
     const std::uint32_t k_offset = panel * (kOwnTokens * 128) + inside;
-    ptx::wgmma_e4m3_rs(scores, q[step], ptx::wgmma_descriptor_at(rest_tile, k_offset), step != 0);
+    static_assert(kQuerySteps >= 4, "q_tail is the second panel");
+    if (step < kQuerySteps)
+      ptx::wgmma_e4m3_rs(scores, q[step], ptx::wgmma_descriptor_at(rest_tile, k_offset), step != 0);
+    else
+      ptx::wgmma_e4m3_ss(scores, ptx::wgmma_descriptor_at(q_tail_tile, inside),
+                         ptx::wgmma_descriptor_at(rest_tile, k_offset), true);
     ptx::wgmma_e4m3_ss(scores, ptx::wgmma_descriptor_at(q_tile, panel * (kHeads * 128) + inside),
                        ptx::wgmma_descriptor_at(own_tile, k_offset), true);
   }

@@ -31,6 +31,7 @@ struct Shared {
   static constexpr int kRopeBytes = kRope<P> ? kRopeDims : 8;
   // "own half" is the value half (256 dims) that this CTA accumulates; "rest" is everything else a score needs.
   alignas(1024) std::uint8_t q_own[2][kHeads * kPanel];  // TMA -> score wgmma; two 128-byte panels, swizzle 128
+  alignas(1024) std::uint8_t q_tail[kHeads * kPanel];  // the other half's second panel; TMA -> score wgmma; swizzle 128
   alignas(1024) std::uint8_t q_rope[kHeads * kRopeBytes];     // TMA -> score wgmma; swizzle 64
   struct alignas(1024) Rest {
     std::uint8_t other_half[2][kOwnTokens * kPanel];  // loader -> score wgmma; swizzle 128

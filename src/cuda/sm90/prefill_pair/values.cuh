@@ -32,6 +32,14 @@ __device__ __forceinline__ void load_values(ValueFragments& v, std::uint32_t pan
     }
 }
 
+// The fragments are made here, and not between products where ptxas would have to serialise (C7513).
+__device__ __forceinline__ void settle(ValueFragments& v) {
+#pragma unroll
+  for (int slice = 0; slice < 2; ++slice)
+#pragma unroll
+    for (int step = 0; step < 2; ++step) ptx::wgmma_touch(v[slice][step]);
+}
+
 // Issues the products of half a turn; the caller fences, commits and waits.
 __device__ __forceinline__ void issue_values(Accumulator& out, const ValueFragments& v, std::uint32_t probs,
                                              bool accumulate) {
@@ -56,7 +64,10 @@ __device__ __forceinline__ void load_frames(Frames& frames, std::uint32_t addres
 }
 
 __device__ __forceinline__ bool differ(const Frames& a, const Frames& b) {
-  return a[0] != b[0] || a[1] != b[1] || a[2] != b[2] || a[3] != b[3];
+  std::uint32_t bits = 0;  // together, which is shorter than four comparisons one after the other
+#pragma unroll
+  for (int i = 0; i < 4; ++i) bits |= __float_as_uint(a[i]) ^ __float_as_uint(b[i]);
+  return bits != 0;
 }
 
 // Scaling up is bounded: a tile more than 60 octaves below the accumulator is nothing beside it in either frame.
