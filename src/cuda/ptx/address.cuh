@@ -45,6 +45,13 @@ __device__ inline std::uint32_t opaque(std::uint32_t value) {
   return copy;
 }
 
+template <class T>
+__device__ inline const T* opaque(const T* pointer) {
+  const T* copy;
+  asm volatile("mov.b64 %0, %1;" : "=l"(copy) : "l"(pointer));
+  return copy;
+}
+
 // ld.shared in 4, 8 and 16 bytes, and st.shared.
 __device__ inline std::uint32_t ld_shared_b32(std::uint32_t address) {
   std::uint32_t value;

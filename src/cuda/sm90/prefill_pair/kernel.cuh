@@ -44,11 +44,12 @@ __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(kThreads, 1)
 #ifdef SPARSE_MLA_CLOCKS
   const long long start = clock64();
 #endif
+  // Uniform registers, and nothing that the compiler would make anew from special registers.
+  const std::uint32_t base = __reduce_or_sync(0xFFFFFFFFu, ptx::shared_address(bytes));
   if (group < kMmaGroups) {
     ptx::setmaxnreg_inc<P.mma_registers>();
     // Through a shuffle, because ptxas would rather read the thread's special register again (50 cycles) than keep it.
     const std::uint32_t thread = __shfl_sync(0xFFFFFFFFu, threadIdx.x % 128, threadIdx.x % 32);
-    const std::uint32_t base = __reduce_or_sync(0xFFFFFFFFu, ptx::shared_address(bytes));
     const std::uint32_t peer_base = __reduce_or_sync(0xFFFFFFFFu, ptx::mapa(base, rank ^ 1));
     const Barriers<P> by_base{base + static_cast<std::uint32_t>(offsetof(Shared<P>, barriers))};
     Mma<P> mma{args, shared, by_base, base, peer_base, rank, group, thread, octaves_per_score(args)};
@@ -56,9 +57,9 @@ __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(kThreads, 1)
   } else {
     ptx::setmaxnreg_dec<P.loader_registers>();
     const std::uint32_t warp = __shfl_sync(0xFFFFFFFFu, threadIdx.x / 32 % 4, 0);
-    if (warp == 0) Loader<P, Ring::rest>::run(args, shared, rank, cluster, clusters);
-    if (warp == 1) Loader<P, Ring::own>::run(args, shared, rank, cluster, clusters);
-    if (warp == 2) Loader<P, Ring::peer>::run(args, shared, rank, cluster, clusters);
+    if (warp == 0) Loader<P, Ring::rest>::run(args, base, rank, cluster, clusters);
+    if (warp == 1) Loader<P, Ring::own>::run(args, base, rank, cluster, clusters);
+    if (warp == 2) Loader<P, Ring::peer>::run(args, base, rank, cluster, clusters);
     if (warp == 3) Courier<P>{args, maps, shared, barriers, rank}.run(cluster, clusters);
     __syncwarp();
   }

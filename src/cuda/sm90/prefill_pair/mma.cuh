@@ -250,15 +250,15 @@ struct Mma {
                     address(shared.own) + at.third * sizeof(shared.own[0]));
   }
 
-  // What the products of this turn have read.
+  // What the products of this turn have read. Three lanes, so that the arrivals are one instruction.
   __device__ __forceinline__ void release(const Where& at, bool scoring, bool ended) const {
-    if (!leads_warp()) return;
-    if (at.weighing()) {
-      barriers.template arrive<Edge::probs_free>(at.weighed_third());
-      ptx::mbarrier_arrive_cluster(barriers.template at<Edge::peer_probs_free>(two(at)) - base + peer_base);
-    }
-    if (scoring) barriers.template arrive<Edge::rest_free>(two(at));
-    if (ended) barriers.template arrive<Edge::q_free>(0);
+    const std::uint32_t lane = tid() & 31;
+    const std::uint32_t here = barriers.template at<Edge::probs_free>(at.weighed_third());
+    const std::uint32_t there = barriers.template at<Edge::peer_probs_free>(two(at)) - base + peer_base;
+    const std::uint32_t rest = barriers.template at<Edge::rest_free>(two(at));
+    const std::uint32_t barrier = lane == 0 ? here : lane == 1 ? there : rest;
+    if (lane < 2 ? at.weighing() : lane == 2 && scoring) ptx::mbarrier_arrive_cluster(barrier);
+    if (ended && lane == 0) barriers.template arrive<Edge::q_free>(0);
   }
 
   __device__ __forceinline__ uint2 used_tokens(const Where& at) const {
