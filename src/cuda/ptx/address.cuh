@@ -45,10 +45,22 @@ __device__ inline std::uint32_t opaque(std::uint32_t value) {
   return copy;
 }
 
+template <class T>
+__device__ inline const T* opaque(const T* pointer) {
+  const T* copy;
+  asm volatile("mov.b64 %0, %1;" : "=l"(copy) : "l"(pointer));
+  return copy;
+}
+
 // ld.shared in 4, 8 and 16 bytes, and st.shared.
 __device__ inline std::uint32_t ld_shared_b32(std::uint32_t address) {
   std::uint32_t value;
   asm volatile("ld.shared.b32 %0, [%1];" : "=r"(value) : "r"(address) : "memory");
+  return value;
+}
+__device__ inline std::uint16_t ld_shared_b16(std::uint32_t address) {
+  std::uint16_t value;
+  asm volatile("ld.shared.b16 %0, [%1];" : "=h"(value) : "r"(address) : "memory");
   return value;
 }
 __device__ inline float ld_shared_f32(std::uint32_t address) {
@@ -73,6 +85,9 @@ __device__ inline uint4 ld_shared_v4(std::uint32_t address) {
                : "r"(address)
                : "memory");
   return value;
+}
+__device__ inline void st_shared_b16(std::uint32_t address, std::uint16_t value) {
+  asm volatile("st.shared.b16 [%0], %1;" ::"r"(address), "h"(value) : "memory");
 }
 __device__ inline void st_shared_b32(std::uint32_t address, std::uint32_t value) {
   asm volatile("st.shared.b32 [%0], %1;" ::"r"(address), "r"(value) : "memory");
