@@ -72,6 +72,9 @@ __device__ inline uint4 ld_shared_v4(std::uint32_t address) {
 __device__ inline void st_shared_b32(std::uint32_t address, std::uint32_t value) {
   asm volatile("st.shared.b32 [%0], %1;" ::"r"(address), "r"(value) : "memory");
 }
+__device__ inline void st_shared_b16(std::uint32_t address, std::uint16_t value) {
+  asm volatile("st.shared.b16 [%0], %1;" ::"r"(address), "h"(value) : "memory");
+}
 __device__ inline void st_shared_f32(std::uint32_t address, float value) {
   asm volatile("st.shared.f32 [%0], %1;" ::"r"(address), "f"(value) : "memory");
 }
