@@ -88,34 +88,47 @@ struct Finish {
   __device__ std::uint32_t pack(float low, float high) const {
     return args.q_is_f16 != 0 ? ptx::cvt_f16x2_f32(low, high) : ptx::cvt_bf16x2_f32(low, high);
   }
+  // Two neighbouring dims of one head; kEven: d_v is even, so a pair is inside or outside and is stored at once.
+  template <bool kEven>
   __device__ void store_pair(std::int64_t row, int dim, float low, float high) const {
     const std::uint32_t pair = pack(low, high);
     std::uint16_t* to = args.out + row * args.d_v + dim;
-    if (args.d_v % 2 == 0) {
+    if constexpr (kEven) {
       if (dim < args.d_v) *reinterpret_cast<std::uint32_t*>(to) = pair;
     } else {
       if (dim < args.d_v) to[0] = static_cast<std::uint16_t>(pair);
       if (dim + 1 < args.d_v) to[1] = static_cast<std::uint16_t>(pair >> 16);
     }
   }
-  // Two neighbouring dims of one head.
+  enum class To { kPartial, kOutEven, kOutOdd };
+  template <To kTo>
   __device__ void emit(int head, int dim, float low, float high, float factor) const {
-    if (part.parts > 1) {
+    if constexpr (kTo == To::kPartial) {
       *reinterpret_cast<float2*>(args.partial_out + partial_row(part.part, head) * kRowValues + dim) = {low, high};
     } else if (first_head() + head < args.h) {
-      store_pair(result_row(head), dim, low * factor, high * factor);
+      store_pair<kTo == To::kOutEven>(result_row(head), dim, low * factor, high * factor);
     }
   }
 
   // Called by the weighing warps.
   __device__ void store(const Weigh<P>& weigh) const {
+    if (part.parts > 1) {
+      store_to<To::kPartial>(weigh);
+    } else if (args.d_v % 2 == 0) {
+      store_to<To::kOutEven>(weigh);
+    } else {
+      store_to<To::kOutOdd>(weigh);
+    }
+  }
+  template <To kTo>
+  __device__ void store_to(const Weigh<P>& weigh) const {
     const int g = weigh.lane >> 2;
     const int c = weigh.lane & 3;
 #pragma unroll
     for (int i = 0; i < P.heads / 8; ++i) {
       const int head = 8 * i + 2 * c;
       float f[2] = {1.0f, 1.0f};
-      if (part.parts == 1) {
+      if constexpr (kTo != To::kPartial) {
         f[0] = ptx::ld_shared_f32(base + S::factors + 4 * head);
         f[1] = ptx::ld_shared_f32(base + S::factors + 4 * head + 4);
       }
@@ -126,16 +139,17 @@ struct Finish {
         const float* o = &weigh.out[tile][4 * i];
         const int dim = 64 * group + 16 * weigh.warp;
         if constexpr (P.has_scales()) {
-          emit(head, dim + 2 * g, o[0], o[2], f[0]);
-          emit(head + 1, dim + 2 * g, o[1], o[3], f[1]);
+          emit<kTo>(head, dim + 2 * g, o[0], o[2], f[0]);
+          emit<kTo>(head + 1, dim + 2 * g, o[1], o[3], f[1]);
         } else {
           // Rows are dims g and g + 8. Lanes g and g ^ 1 swap, so that each has two neighbouring dims of one head.
           const bool odd = (g & 1) != 0;
           const float near = __shfl_xor_sync(0xFFFFFFFFu, odd ? o[0] : o[1], 4);
           const float far = __shfl_xor_sync(0xFFFFFFFFu, odd ? o[2] : o[3], 4);
           const int own = head + (odd ? 1 : 0);
-          emit(own, dim + (g & 6), odd ? near : o[0], odd ? o[1] : near, f[odd]);
-          emit(own, dim + (g & 6) + 8, odd ? far : o[2], odd ? o[3] : far, f[odd]);
+          const float factor = odd ? f[1] : f[0];
+          emit<kTo>(own, dim + (g & 6), odd ? near : o[0], odd ? o[1] : near, factor);
+          emit<kTo>(own, dim + (g & 6) + 8, odd ? far : o[2], odd ? o[3] : far, factor);
         }
       }
     }
@@ -185,8 +199,13 @@ struct Finish {
       total.z = fmaf(o.z, weight, total.z);
       total.w = fmaf(o.w, weight, total.w);
     }
-    store_pair(result_row(head), dim, total.x * factor, total.y * factor);
-    store_pair(result_row(head), dim + 2, total.z * factor, total.w * factor);
+    if (args.d_v % 2 == 0) {
+      store_pair<true>(result_row(head), dim, total.x * factor, total.y * factor);
+      store_pair<true>(result_row(head), dim + 2, total.z * factor, total.w * factor);
+    } else {
+      store_pair<false>(result_row(head), dim, total.x * factor, total.y * factor);
+      store_pair<false>(result_row(head), dim + 2, total.z * factor, total.w * factor);
+    }
   }
 
   // A token without slots.

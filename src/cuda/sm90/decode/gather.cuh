@@ -43,11 +43,12 @@ struct Gather {
   // then the second's.
   __device__ std::uint32_t load_code(std::int64_t position) const {
     const bool second = position >= segments[0].length;
-    const PoolArgs& pool = args.pool[second];
     const std::int64_t in_segment = second ? position - segments[0].length : position;
     if (in_segment >= (second ? segments[1].length : segments[0].length)) return kNoToken;
-    const std::int32_t index = __ldg(pool.indices + (second ? segments[1].begin : segments[0].begin) + in_segment);
-    if (index < 0 || index >= pool.total_pages) return kNoToken;
+    const std::int32_t* indices =
+        second ? args.pool[1].indices + segments[1].begin : args.pool[0].indices + segments[0].begin;
+    const std::int32_t index = __ldg(indices + in_segment);
+    if (index < 0 || index >= (second ? args.pool[1].total_pages : args.pool[0].total_pages)) return kNoToken;
     return static_cast<std::uint32_t>(index) | (second ? 0x80000000u : 0u);
   }
   // Slots of two blocks at once: lanes 0-15 of `block`, lanes 16-31 of the next one.
@@ -56,18 +57,20 @@ struct Gather {
     return block + (lane >> 4) < part.blocks ? load_code(in_token + kRows * warp + (lane & 15)) : kNoToken;
   }
 
-  __device__ const std::uint8_t* row_of(std::uint32_t code) const {
-    const PoolArgs& pool = args.pool[code >> 31];
-    return pool.kv + static_cast<std::int64_t>(code & 0x7FFFFFFFu) * pool.row_bytes;
+  __device__ std::uint64_t row_of(std::uint32_t code) const {
+    const bool second = (code >> 31) != 0;
+    return reinterpret_cast<std::uint64_t>(second ? args.pool[1].kv : args.pool[0].kv) +
+           static_cast<std::uint64_t>(code & 0x7FFFFFFFu) * (second ? args.pool[1].row_bytes : args.pool[0].row_bytes);
   }
 
   __device__ void copy_rows(std::uint32_t codes, std::uint32_t slot_address, std::uint32_t barrier) const {
     const std::uint32_t bytes = static_cast<std::uint32_t>(args.d) * P.element_bytes();
     if (lane == 0) ptx::mbarrier_arrive_expect_tx(barrier, kRows * bytes);
     __syncwarp();
+    const std::uint64_t own = row_of(codes);
 #pragma unroll
     for (int row = 0; row < kRows; ++row) {
-      const std::uint8_t* from = row_of(__shfl_sync(0xFFFFFFFFu, codes, row));
+      const auto* from = reinterpret_cast<const std::uint8_t*>(__shfl_sync(0xFFFFFFFFu, own, row));
       const std::uint32_t to = slot_address + (kRows * warp + row) * P.row_bytes();
       if (ptx::elect_sync()) ptx::cp_async_bulk_to_shared(to, from, bytes, barrier);
     }
@@ -83,15 +86,17 @@ struct Gather {
   __device__ Scales load_scales(std::uint32_t codes) const {
     Scales scales;
     const std::uint32_t code = __shfl_sync(0xFFFFFFFFu, codes, lane >> 1);
-    const PoolArgs& pool = args.pool[(code >> 31) & 1];
+    const bool second = (code >> 31) != 0;
+    const float* table = second ? args.pool[1].scales : args.pool[0].scales;
+    const std::int64_t stride = second ? args.pool[1].scales_stride : args.pool[0].scales_stride;
     const int first = kLaneGroups * (lane & 1);
     const int groups = args.d / kGroup;
-    if (pool.scales == nullptr || code == kNoToken) {
+    if (table == nullptr || code == kNoToken) {
 #pragma unroll
       for (float& value : scales.value) value = 1.0f;
       return scales;
     }
-    const float* from = pool.scales + static_cast<std::int64_t>(code & 0x7FFFFFFFu) * pool.scales_stride + first;
+    const float* from = table + static_cast<std::int64_t>(code & 0x7FFFFFFFu) * stride + first;
     if (kLaneGroups == 4 && args.scales_are_aligned != 0) {
       const float4 four = __ldg(reinterpret_cast<const float4*>(from));
       scales.value[0] = four.x;

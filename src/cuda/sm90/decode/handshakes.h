@@ -13,7 +13,6 @@
 // Wide: both warpgroups weigh, and P buffer b belongs to warpgroup b, so p_free comes from the other one only.
 #pragma once
 
-#include <array>
 #include <cstdint>
 
 #include "cuda/sm90/decode/policy.h"
@@ -36,7 +35,6 @@ struct Handshakes {
   static constexpr Edge p_full{S::p_full, static_cast<std::uint32_t>(P.p_buffers()), 4};
   static constexpr Edge p_free{S::p_free, static_cast<std::uint32_t>(P.p_buffers()), P.is_wide() ? 4u : 8u};
   static constexpr Edge frame_right{S::frame_right, kFrames, 1};
-  static constexpr std::array kAll{kv_full, kv_free, p_full, p_free, frame_right};
 };
 
 // Named barriers, with their thread counts. Id 0 is __syncthreads.

@@ -26,16 +26,22 @@ struct Cta {
   int head_group;
 };
 
+__device__ __forceinline__ void initialise(std::uint32_t base, Edge edge) {
+  for (std::uint32_t i = 0; i < edge.objects; ++i) ptx::mbarrier_init(base + edge.address + 8 * i, edge.arrivals);
+}
+
 // Barriers, first frames, and zeros behind rows shorter than their place.
 template <Policy P>
 __device__ __forceinline__ void prepare(const Args& args, std::uint32_t base) {
   using S = Shared<P>;
   const int thread = threadIdx.x;
   if (thread == 0) {
-#pragma unroll
-    for (const Edge& edge : Handshakes<P>::kAll) {
-      for (std::uint32_t i = 0; i < edge.objects; ++i) ptx::mbarrier_init(base + edge.address + 8 * i, edge.arrivals);
-    }
+    using H = Handshakes<P>;
+    initialise(base, H::kv_full);
+    initialise(base, H::kv_free);
+    initialise(base, H::p_full);
+    initialise(base, H::p_free);
+    initialise(base, H::frame_right);
     ptx::fence_mbarrier_init();
   }
   if (thread < P.heads) ptx::st_shared_f32(base + S::frame + 4 * thread, kNoFrame);
@@ -51,12 +57,12 @@ __device__ __forceinline__ void prepare(const Args& args, std::uint32_t base) {
 template <Policy P>
 __device__ __forceinline__ PartRecord find_part(const Args& args, std::uint32_t base, int index) {
   using S = Shared<P>;
-  if (args.parts != nullptr) {
-    return args.parts[index];
-  }
-  // One warp plans; the others read it after the barrier.
+  if (args.parts != nullptr) return args.parts[index];
+  // The counts go where Q comes later. One warp plans; the others read its answer after the caller's barrier.
+  load_block_counts(args, base + S::q);
+  __syncthreads();
   if (threadIdx.x / 32 == P.threads() / 32 - 1) {
-    const PartRecord record = plan_one_part(args, index, threadIdx.x % 32);
+    const PartRecord record = plan_one_part(args, base + S::q, index, threadIdx.x % 32);
     if (threadIdx.x % 32 == 0) {
       ptx::st_shared_v4(base + S::part, {static_cast<std::uint32_t>(record.token), static_cast<std::uint32_t>(record.first_block),
                                          static_cast<std::uint32_t>(record.blocks), static_cast<std::uint32_t>(record.part)});
@@ -136,14 +142,17 @@ __device__ __forceinline__ void run_narrow_weigh(const Args& args, const Cta& ct
   if (cta.part.parts > 1) finish.merge_if_last();
 }
 
-template <Policy P>
-__global__ void __launch_bounds__(P.threads(), 1) decode_kernel(const __grid_constant__ Args args) {
+// nvcc's host stubs of kernels can't name a template argument of class type, so the policy comes in pieces.
+template <KvFormat kFormat, int kHeads, int kKeyGroups, int kValueGroups, int kSlots>
+__global__ void __launch_bounds__(Policy{kFormat, kHeads, kKeyGroups, kValueGroups, kSlots}.threads(), 1)
+    decode_kernel(const __grid_constant__ Args args) {
+  constexpr Policy P{kFormat, kHeads, kKeyGroups, kValueGroups, kSlots};
   extern __shared__ __align__(1024) std::uint8_t shared[];
   Cta cta;
   cta.base = ptx::shared_address(shared);
   cta.head_group = static_cast<int>(blockIdx.x % args.head_groups);
-  cta.part = find_part<P>(args, cta.base, static_cast<int>(blockIdx.x / args.head_groups));
   prepare<P>(args, cta.base);
+  cta.part = find_part<P>(args, cta.base, static_cast<int>(blockIdx.x / args.head_groups));
   __syncthreads();
   if (args.parts == nullptr) cta.part = read_part<P>(cta.base);
   if (cta.part.token < 0) return;

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 
+#include "cuda/ptx/address.cuh"
 #include "cuda/sm90/decode/args.h"
 #include "cuda/sm90/decode/plan.h"
 
@@ -25,13 +26,21 @@ __device__ __forceinline__ std::int64_t blocks_per_part(const Args& args, std::i
   return least > args.fixed_blocks ? least : args.fixed_blocks;
 }
 
-// Which part `index` is. All lanes of the warp call it; all get the answer. Lane l counts for k consecutive tokens.
-__device__ __forceinline__ PartRecord plan_one_part(const Args& args, std::int32_t index, int lane) {
+// Blocks of every token into shared memory, by all threads of the CTA: one round trip to the indptr.
+__device__ __forceinline__ void load_block_counts(const Args& args, std::uint32_t counts) {
+  for (std::int32_t token = threadIdx.x; token < args.n; token += blockDim.x) {
+    ptx::st_shared_b32(counts + 4 * token, static_cast<std::uint32_t>(blocks_of_token(args, token)));
+  }
+}
+
+// Which part `index` is, from the counts. All lanes of the warp call it; all get the answer. Lane l counts for k
+// consecutive tokens.
+__device__ __forceinline__ PartRecord plan_one_part(const Args& args, std::uint32_t counts, std::int32_t index, int lane) {
   const int k = (args.n + 31) / 32;
   const std::int32_t first = min(args.n, lane * k);
   const std::int32_t last = min(args.n, first + k);
   std::int64_t total = 0;
-  for (std::int32_t token = first; token < last; ++token) total += blocks_of_token(args, token);
+  for (std::int32_t token = first; token < last; ++token) total += ptx::ld_shared_b32(counts + 4 * token);
 #pragma unroll
   for (int step = 16; step > 0; step /= 2) total += __shfl_xor_sync(kAllLanes, total, step);
   const std::int64_t per_part = blocks_per_part(args, total);
@@ -40,7 +49,7 @@ __device__ __forceinline__ PartRecord plan_one_part(const Args& args, std::int32
   std::int32_t parts = 0;
   std::int32_t partials = 0;
   for (std::int32_t token = first; token < last; ++token) {
-    const auto of_token = static_cast<std::int32_t>(parts_of(blocks_of_token(args, token), per_part));
+    const auto of_token = static_cast<std::int32_t>(parts_of(ptx::ld_shared_b32(counts + 4 * token), per_part));
     parts += of_token;
     if (of_token > 1) partials += of_token;
   }
@@ -64,7 +73,7 @@ __device__ __forceinline__ PartRecord plan_one_part(const Args& args, std::int32
   if (owner == 0) return record;
   if (mine) {
     for (std::int32_t token = first; token < last; ++token) {
-      const std::int64_t blocks = blocks_of_token(args, token);
+      const std::int64_t blocks = ptx::ld_shared_b32(counts + 4 * token);
       const auto of_token = static_cast<std::int32_t>(parts_of(blocks, per_part));
       if (index < parts_before + of_token) {
         record = part_record(token, blocks, index - parts_before, of_token, partials_before);

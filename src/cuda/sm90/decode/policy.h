@@ -3,6 +3,12 @@
 
 #include <cstdint>
 
+#ifdef __CUDACC__
+#define SPARSE_MLA_HD __host__ __device__
+#else
+#define SPARSE_MLA_HD
+#endif
+
 namespace sparse_mla::cuda::sm90::decode {
 
 enum class KvFormat : std::uint8_t {
@@ -21,18 +27,18 @@ struct Policy {
 
   // Wide: two warpgroups score alternate blocks and each weighs half of the value dims of every block.
   // Narrow: two warpgroups score, two others weigh.
-  constexpr bool is_wide() const { return heads == 64; }
-  constexpr int score_warpgroups() const { return 2; }
-  constexpr int mma_warpgroups() const { return is_wide() ? 2 : 4; }
-  constexpr int mma_threads() const { return 128 * mma_warpgroups(); }
-  constexpr int threads() const { return mma_threads() + 128; }
-  constexpr int element_bytes() const { return format == KvFormat::kE4M3 ? 1 : 2; }
-  constexpr bool has_scales() const { return format == KvFormat::kE4M3; }
+  SPARSE_MLA_HD constexpr bool is_wide() const { return heads == 64; }
+  SPARSE_MLA_HD constexpr int score_warpgroups() const { return 2; }
+  SPARSE_MLA_HD constexpr int mma_warpgroups() const { return is_wide() ? 2 : 4; }
+  SPARSE_MLA_HD constexpr int mma_threads() const { return 128 * mma_warpgroups(); }
+  SPARSE_MLA_HD constexpr int threads() const { return mma_threads() + 128; }
+  SPARSE_MLA_HD constexpr int element_bytes() const { return format == KvFormat::kE4M3 ? 1 : 2; }
+  SPARSE_MLA_HD constexpr bool has_scales() const { return format == KvFormat::kE4M3; }
   // 16 bytes more than the values: ldmatrix reads eight rows at once, and an odd multiple of 16 spreads them over all
   // banks.
-  constexpr int row_bytes() const { return 64 * key_groups * element_bytes() + 16; }
-  constexpr int value_tiles() const { return (value_groups + 1) / 2; }  // m64 tiles of one weighing warpgroup
-  constexpr int p_buffers() const { return is_wide() ? 2 : 4; }
+  SPARSE_MLA_HD constexpr int row_bytes() const { return 64 * key_groups * element_bytes() + 16; }
+  SPARSE_MLA_HD constexpr int value_tiles() const { return (value_groups + 1) / 2; }  // m64 tiles of one weighing warpgroup
+  SPARSE_MLA_HD constexpr int p_buffers() const { return is_wide() ? 2 : 4; }
 };
 
 inline constexpr int kBlock = 64;        // tokens of a block: the M of one wgmma of S^T = K Q^T

@@ -22,7 +22,8 @@ namespace sparse_mla::cuda::sm90::decode {
 template <Policy P>
 struct Query {
   using S = Shared<P>;
-  static constexpr int kPieces = P.heads * P.key_groups * 8 / P.mma_threads();  // of eight values, per thread
+  static constexpr int kAllPieces = P.heads * P.key_groups * 8;                                  // of eight values
+  static constexpr int kPieces = (kAllPieces + P.mma_threads() - 1) / P.mma_threads();  // of one thread
 
   const Args& args;
   std::uint32_t base;
@@ -39,17 +40,39 @@ struct Query {
     const int rest = flat >> 5;
     return {(flat >> 3 & 3) + 4 * (rest % (P.heads / 4)), rest / (P.heads / 4), flat & 7};
   }
+  __device__ static bool exists(const Place& place) {
+    return kAllPieces % P.mma_threads() == 0 || place.panel < P.key_groups;
+  }
 
+  // Past the last head or value: zeros.
+  template <bool kAligned>
   __device__ uint4 load(const Place& place) const {
     const int head = first_head + place.head;
     const int value = 64 * place.panel + 8 * place.eighth;
-    if (head >= args.h || value >= args.d) return {0, 0, 0, 0};
     const std::uint16_t* from = args.q + token * args.q_row_stride + head * args.q_head_stride + value;
-    if (args.q_is_aligned != 0) return __ldg(reinterpret_cast<const uint4*>(from));
-    std::uint32_t words[4];
+    const bool inside = head < args.h && value < args.d;
+    uint4 piece{0, 0, 0, 0};
+    if constexpr (kAligned) {
+      if (inside) piece = __ldg(reinterpret_cast<const uint4*>(from));
+    } else if (inside) {
+      std::uint32_t words[4];
 #pragma unroll
-    for (int i = 0; i < 4; ++i) words[i] = __ldg(from + 2 * i) | static_cast<std::uint32_t>(__ldg(from + 2 * i + 1)) << 16;
-    return {words[0], words[1], words[2], words[3]};
+      for (int i = 0; i < 4; ++i) {
+        words[i] = __ldg(from + 2 * i) | static_cast<std::uint32_t>(__ldg(from + 2 * i + 1)) << 16;
+      }
+      piece = {words[0], words[1], words[2], words[3]};
+    }
+    return piece;
+  }
+  // All loads before the first use: the branch on alignment is outside the loop.
+  __device__ void load_all(uint4 (&pieces)[kPieces]) const {
+    if (args.q_is_aligned != 0) {
+#pragma unroll
+      for (int i = 0; i < kPieces; ++i) pieces[i] = load<true>(place_of(i));
+    } else {
+#pragma unroll
+      for (int i = 0; i < kPieces; ++i) pieces[i] = load<false>(place_of(i));
+    }
   }
 
   __device__ float2 to_float(std::uint32_t pair) const {
@@ -65,8 +88,7 @@ struct Query {
   // barrier of the MMA threads.
   __device__ float store() const {
     uint4 pieces[kPieces];
-#pragma unroll
-    for (int i = 0; i < kPieces; ++i) pieces[i] = load(place_of(i));
+    load_all(pieces);
     float factor = args.scale_log2;
     if constexpr (P.has_scales()) {
       const int exponent = exponent_of_largest(pieces);
@@ -74,12 +96,14 @@ struct Query {
       // 2^-6 undoes the gather's factors; 2^(exponent - 14) the one above.
       factor *= __uint_as_float(static_cast<std::uint32_t>(exponent - 20 + 127) << 23);
 #pragma unroll
-      for (int i = 0; i < kPieces; ++i) store_f16(place_of(i), pieces[i], normalise);
+      for (int i = 0; i < kPieces; ++i) {
+        if (exists(place_of(i))) store_f16(place_of(i), pieces[i], normalise);
+      }
     } else {
 #pragma unroll
       for (int i = 0; i < kPieces; ++i) {
         const Place at = place_of(i);
-        ptx::st_shared_v4(row_address(at) + ((at.eighth ^ (at.head & 7)) << 4), pieces[i]);
+        if (exists(at)) ptx::st_shared_v4(row_address(at) + ((at.eighth ^ (at.head & 7)) << 4), pieces[i]);
       }
     }
     ptx::fence_proxy_async_shared();
