@@ -17,7 +17,7 @@ struct PoolArgs {
   std::int64_t total_indices = 0;
 };
 
-struct PartRecord;
+struct Start;
 
 struct Args {
   const std::uint16_t* q = nullptr;  // [n, h, d] bf16 or f16; strides in elements
@@ -28,6 +28,12 @@ struct Args {
   std::uint16_t* out = nullptr;      // [n, h, d_v] in q's format
   float* lse = nullptr;              // [n, h] or null
 
+#ifdef DECODE_STAMP
+  long long* stamps = nullptr;
+#define STAMP(i) do { if (args.stamps && blockIdx.x == 0 && threadIdx.x % 128 == 0) args.stamps[threadIdx.x / 128 * 16 + (i)] = clock64(); } while (0)
+#else
+#define STAMP(i)
+#endif
   std::int32_t n = 0;
   std::int32_t h = 0;
   std::int32_t d = 0;
@@ -37,15 +43,16 @@ struct Args {
   std::int32_t scales_are_aligned = 0;  // every row of scales starts at a multiple of 16 bytes
   float scale_log2 = 0;                // softmax_scale * log2(e)
 
-  std::int32_t head_groups = 0;   // CTAs per part: ceil(h / head tile)
-  std::int32_t extra_parts = 0;   // parts beyond one per token: the grid holds n + extra_parts parts
-  std::int32_t fixed_blocks = 0;  // blocks per part where the row must not depend on its batch; 0: planned
+  std::int32_t head_groups = 0;  // CTAs per window: ceil(h / head tile)
+  std::int32_t windows = 0;      // see plan.h
+  std::int32_t partials = 0;     // partial results that the workspace holds, per head group
+  std::int32_t is_batch_invariant = 0;
 
   // Workspace. Its contents before the call don't matter.
-  const PartRecord* parts = nullptr;    // the plan, where plan_parts made it; null: every CTA plans for itself
-  std::uint64_t* counters = nullptr;  // [2 * extra_parts, head_groups]: arrivals at a split token
-  float2* partial_stats = nullptr;      // [2 * extra_parts, head_groups, head tile]: frame (log2) and sum
-  float* partial_out = nullptr;         // [2 * extra_parts, head_groups, head tile, d_v]: unnormalised
+  const Start* starts = nullptr;      // [windows] where plan_windows found them; null: every CTA finds its own
+  std::uint64_t* counters = nullptr;  // [partials, head_groups]: arrivals at a token in several parts
+  float2* partial_stats = nullptr;      // [partials, head_groups, head tile]: frame (log2) and sum
+  float* partial_out = nullptr;         // [partials, head_groups, head tile, 64 value groups]: unnormalised
 };
 
 }  // namespace sparse_mla::cuda::sm90::decode

@@ -52,7 +52,7 @@ struct Finish {
   __device__ int first_head() const { return head_group * P.heads; }
   // Row of a partial result in the workspace.
   __device__ std::int64_t partial_row(int of_part, int head) const {
-    return (static_cast<std::int64_t>(part.partial + of_part) * args.head_groups + head_group) * P.heads + head;
+    return (static_cast<std::int64_t>(partial_of(part, of_part)) * args.head_groups + head_group) * P.heads + head;
   }
   __device__ std::int64_t result_row(int head) const {
     return static_cast<std::int64_t>(part.token) * args.h + first_head() + head;
@@ -88,70 +88,78 @@ struct Finish {
   __device__ std::uint32_t pack(float low, float high) const {
     return args.q_is_f16 != 0 ? ptx::cvt_f16x2_f32(low, high) : ptx::cvt_bf16x2_f32(low, high);
   }
-  // Two neighbouring dims of one head; kEven: d_v is even, so a pair is inside or outside and is stored at once.
-  template <bool kEven>
-  __device__ void store_pair(std::int64_t row, int dim, float low, float high) const {
-    const std::uint32_t pair = pack(low, high);
-    std::uint16_t* to = args.out + row * args.d_v + dim;
-    if constexpr (kEven) {
-      if (dim < args.d_v) *reinterpret_cast<std::uint32_t*>(to) = pair;
-    } else {
-      if (dim < args.d_v) to[0] = static_cast<std::uint16_t>(pair);
-      if (dim + 1 < args.d_v) to[1] = static_cast<std::uint16_t>(pair >> 16);
-    }
-  }
-  enum class To { kPartial, kOutEven, kOutOdd };
-  template <To kTo>
-  __device__ void emit(int head, int dim, float low, float high, float factor) const {
-    if constexpr (kTo == To::kPartial) {
-      *reinterpret_cast<float2*>(args.partial_out + partial_row(part.part, head) * kRowValues + dim) = {low, high};
-    } else if (first_head() + head < args.h) {
-      store_pair<kTo == To::kOutEven>(result_row(head), dim, low * factor, high * factor);
-    }
-  }
-
   // Called by the weighing warps.
   __device__ void store(const Weigh<P>& weigh) const {
     if (part.parts > 1) {
-      store_to<To::kPartial>(weigh);
-    } else if (args.d_v % 2 == 0) {
-      store_to<To::kOutEven>(weigh);
+      store_partial(weigh);
     } else {
-      store_to<To::kOutOdd>(weigh);
+      store_out(weigh);
     }
   }
-  template <To kTo>
-  __device__ void store_to(const Weigh<P>& weigh) const {
-    const int g = weigh.lane >> 2;
-    const int c = weigh.lane & 3;
+
+  // Two neighbouring dims of one head, as a lane holds them after `neighbours`.
+  struct Pair {
+    int head;  // 0 or 1, of the lane's two
+    int dim;   // of the warp's sixteen
+    float low, high;
+  };
+  // A lane's four values of column block i and one tile, as pairs. 16-bit pools: M rows are dims g and g + 8, so lanes
+  // g and g ^ 1 swap; each ends up with neighbouring dims of one head.
+  __device__ static void neighbours(const float* o, int lane, Pair (&pairs)[2]) {
+    const int g = lane >> 2;
+    if constexpr (P.has_scales()) {
+      pairs[0] = {0, 2 * g, o[0], o[2]};
+      pairs[1] = {1, 2 * g, o[1], o[3]};
+    } else {
+      const bool odd = (g & 1) != 0;
+      const float near = __shfl_xor_sync(0xFFFFFFFFu, odd ? o[0] : o[1], 4);
+      const float far = __shfl_xor_sync(0xFFFFFFFFu, odd ? o[2] : o[3], 4);
+      pairs[0] = {odd, g & 6, odd ? near : o[0], odd ? o[1] : near};
+      pairs[1] = {odd, (g & 6) + 8, odd ? far : o[2], odd ? o[3] : far};
+    }
+  }
+
+  __device__ void store_partial(const Weigh<P>& weigh) const {
+    const int first_dim = 64 * weigh.half * Weigh<P>::kTiles + 16 * weigh.warp;
+    float* const rows = args.partial_out + partial_row(part.part, 2 * (weigh.lane & 3)) * kRowValues + first_dim;
 #pragma unroll
     for (int i = 0; i < P.heads / 8; ++i) {
-      const int head = 8 * i + 2 * c;
-      float f[2] = {1.0f, 1.0f};
-      if constexpr (kTo != To::kPartial) {
-        f[0] = ptx::ld_shared_f32(base + S::factors + 4 * head);
-        f[1] = ptx::ld_shared_f32(base + S::factors + 4 * head + 4);
-      }
 #pragma unroll
       for (int tile = 0; tile < Weigh<P>::kTiles; ++tile) {
-        const int group = weigh.half * Weigh<P>::kTiles + tile;
-        if (group >= P.value_groups) continue;
-        const float* o = &weigh.out[tile][4 * i];
-        const int dim = 64 * group + 16 * weigh.warp;
-        if constexpr (P.has_scales()) {
-          emit<kTo>(head, dim + 2 * g, o[0], o[2], f[0]);
-          emit<kTo>(head + 1, dim + 2 * g, o[1], o[3], f[1]);
-        } else {
-          // Rows are dims g and g + 8. Lanes g and g ^ 1 swap, so that each has two neighbouring dims of one head.
-          const bool odd = (g & 1) != 0;
-          const float near = __shfl_xor_sync(0xFFFFFFFFu, odd ? o[0] : o[1], 4);
-          const float far = __shfl_xor_sync(0xFFFFFFFFu, odd ? o[2] : o[3], 4);
-          const int own = head + (odd ? 1 : 0);
-          const float factor = odd ? f[1] : f[0];
-          emit<kTo>(own, dim + (g & 6), odd ? near : o[0], odd ? o[1] : near, factor);
-          emit<kTo>(own, dim + (g & 6) + 8, odd ? far : o[2], odd ? o[3] : far, factor);
+        Pair pairs[2];
+        neighbours(&weigh.out[tile][4 * i], weigh.lane, pairs);
+        if (weigh.half * Weigh<P>::kTiles + tile >= P.value_groups) continue;
+#pragma unroll
+        for (const Pair& pair : pairs) {
+          float* const to = rows + (8 * i + pair.head) * kRowValues + 64 * tile + pair.dim;
+          *reinterpret_cast<float2*>(to) = {pair.low, pair.high};
         }
       }
+    }
+  }
+  __device__ void store_out(const Weigh<P>& weigh) const {
+    const int first_dim = 64 * weigh.half * Weigh<P>::kTiles + 16 * weigh.warp;
+    const int heads = args.h - first_head() - 2 * (weigh.lane & 3);  // from the lane's first head on
+    std::uint16_t* row = args.out + result_row(2 * (weigh.lane & 3)) * args.d_v + first_dim;
+    const std::uint32_t factors = base + S::factors + 8 * (weigh.lane & 3);
+#pragma unroll
+    for (int i = 0; i < P.heads / 8; ++i) {
+      const uint2 two = ptx::ld_shared_v2(factors + 32 * i);
+      const float factor[2] = {__uint_as_float(two.x), __uint_as_float(two.y)};
+#pragma unroll
+      for (int tile = 0; tile < Weigh<P>::kTiles; ++tile) {
+        Pair pairs[2];
+        neighbours(&weigh.out[tile][4 * i], weigh.lane, pairs);
+#pragma unroll
+        for (const Pair& pair : pairs) {
+          const float f = pair.head != 0 ? factor[1] : factor[0];
+          const std::uint32_t packed = pack(pair.low * f, pair.high * f);
+          if (8 * i + pair.head < heads && first_dim + 64 * tile + pair.dim < args.d_v) {
+            *reinterpret_cast<std::uint32_t*>(row + pair.head * args.d_v + 64 * tile + pair.dim) = packed;
+          }
+        }
+      }
+      row += 8 * args.d_v;
     }
   }
 
@@ -159,9 +167,9 @@ struct Finish {
   __device__ void merge_if_last() const {
     ptx::fence_acq_rel_gpu();
     sync();
-    const std::uint32_t flag = base + S::scratch;
+    const std::uint32_t flag = base + S::scratch + 64;  // behind the words of Query
     if (thread == 0) {
-      std::uint64_t* counter = args.counters + static_cast<std::int64_t>(part.partial) * args.head_groups + head_group;
+      std::uint64_t* counter = args.counters + static_cast<std::int64_t>(part.partials) * args.head_groups + head_group;
       ptx::st_shared_b32(flag, arrive_last(counter, part.parts) ? 1 : 0);
       ptx::fence_acq_rel_gpu();
     }
@@ -199,20 +207,16 @@ struct Finish {
       total.z = fmaf(o.z, weight, total.z);
       total.w = fmaf(o.w, weight, total.w);
     }
-    if (args.d_v % 2 == 0) {
-      store_pair<true>(result_row(head), dim, total.x * factor, total.y * factor);
-      store_pair<true>(result_row(head), dim + 2, total.z * factor, total.w * factor);
-    } else {
-      store_pair<false>(result_row(head), dim, total.x * factor, total.y * factor);
-      store_pair<false>(result_row(head), dim + 2, total.z * factor, total.w * factor);
-    }
+    std::uint16_t* to = args.out + result_row(head) * args.d_v + dim;
+    if (dim < args.d_v) *reinterpret_cast<std::uint32_t*>(to) = pack(total.x * factor, total.y * factor);
+    if (dim + 2 < args.d_v) *reinterpret_cast<std::uint32_t*>(to + 2) = pack(total.z * factor, total.w * factor);
   }
 
   // A token without slots.
-  __device__ void store_empty(int all_threads) const {
+  __device__ void store_empty() const {
     const int heads = min(P.heads, args.h - first_head());
     std::uint16_t* to = args.out + result_row(0) * args.d_v;
-    for (int i = thread; i < heads * args.d_v; i += all_threads) to[i] = 0;
+    for (int i = thread; i < heads * args.d_v; i += P.mma_threads()) to[i] = 0;
     if (args.lse != nullptr && thread < heads) args.lse[result_row(thread)] = INFINITY;
   }
 };

@@ -14,7 +14,7 @@
 #include "cuda/ptx/mbarrier.cuh"
 #include "cuda/sm90/decode/args.h"
 #include "cuda/sm90/decode/handshakes.h"
-#include "cuda/sm90/decode/plan.h"
+#include "cuda/sm90/decode/plan.cuh"
 #include "cuda/sm90/decode/policy.h"
 #include "cuda/sm90/decode/shared.h"
 
@@ -31,10 +31,12 @@ struct Gather {
   std::uint32_t base;  // shared address of the CTA's buffers
   int warp;            // 0..3
   int lane;
-  PartRecord part;
-  Segment segments[2];
 
-  // The scales of this warp's rows of one block, between the load and the store one block later.
+  PartRecord part{};
+  Segment segments[2]{};
+  int slot = 0;
+  std::uint32_t phase = 1;  // a fresh barrier lets the first wait pass
+
   struct Scales {
     float value[kLaneGroups];
   };
@@ -64,7 +66,7 @@ struct Gather {
   }
 
   __device__ void copy_rows(std::uint32_t codes, std::uint32_t slot_address, std::uint32_t barrier) const {
-    const std::uint32_t bytes = static_cast<std::uint32_t>(args.d) * P.element_bytes();
+    const std::uint32_t bytes = ptx::opaque(static_cast<std::uint32_t>(args.d) * P.element_bytes());
     if (lane == 0) ptx::mbarrier_arrive_expect_tx(barrier, kRows * bytes);
     __syncwarp();
     const std::uint64_t own = row_of(codes);
@@ -159,14 +161,35 @@ struct Gather {
     if (lane == 0) ptx::mbarrier_arrive(base + S::kv_full + 8 * slot);
   }
 
-  __device__ void run() const {
-    Scales pending{};
-    std::uint32_t pending_valid = 0;
-    int pending_slot = -1;
+  // Parts of this CTA's window, one after the other; the MMA warps follow a part behind at most.
+  __device__ void run(Walk walk) {
+    for (int count = 0;; ++count) {
+      part = walk.next();
+      if (count == 0) STAMP(2);
+      announce(count);
+      if (count == 0) STAMP(3);
+      if (part.token < 0) return;
+      if (part.blocks == 0) continue;
+      segments[0] = segment_of(args.pool[0], part.token);
+      segments[1] = segment_of(args.pool[1], part.token);
+      gather_part();
+    }
+  }
+
+ private:
+  __device__ void announce(int count) const {
+    if (warp != 0) return;
+    const int place = count & 1;
+    ptx::mbarrier_wait(base + S::part_free + 8 * place, ((count >> 1) & 1) ^ 1);
+    if (lane == 0) {
+      store_record(base + S::part + 32 * place, part);
+      ptx::mbarrier_arrive(base + S::part_full + 8 * place);
+    }
+  }
+
+  __device__ void gather_part() {
     std::uint32_t next = load_two_blocks(0);
     std::uint32_t two_blocks = 0;
-    int slot = 0;
-    std::uint32_t phase = 1;  // a fresh barrier lets the first wait pass
     for (int block = 0; block < part.blocks; ++block) {
       if ((block & 1) == 0) {
         two_blocks = next;
@@ -176,33 +199,26 @@ struct Gather {
       const std::uint32_t valid = __ballot_sync(0xFFFFFFFFu, codes != kNoToken) & 0xFFFFu;
       const std::uint32_t substitute = __shfl_sync(0xFFFFFFFFu, codes, valid != 0 ? __ffs(valid) - 1 : 0);
       if (codes == kNoToken) codes = substitute;
+      // The loads travel while the slot is waited for and the copies are issued.
+      Scales scales;
+      if constexpr (P.has_scales()) scales = load_scales(codes);
       const std::uint32_t slot_address = base + S::kv + slot * S::kSlot;
       const std::uint32_t full = base + S::kv_full + 8 * slot;
+      if (block == 0) STAMP(4);
       ptx::mbarrier_wait(base + S::kv_free + 8 * slot, phase);
       if (valid != 0) {
         copy_rows(codes, slot_address, full);
+        if (block == 0) STAMP(5);
       } else {
         zero_rows(slot_address, full);
       }
-      Scales scales{};
-      if constexpr (P.has_scales()) {
-        scales = load_scales(codes);
-        // One block later, so that the loads are not waited for.
-        if (pending_slot >= 0) publish(pending, pending_valid, pending_slot);
-        pending = scales;
-        pending_valid = valid;
-        pending_slot = slot;
-      } else {
-        publish(scales, valid, slot);
-      }
+      publish(scales, valid, slot);
       if (++slot == P.slots) {
         slot = 0;
         phase ^= 1;
       }
     }
-    if constexpr (P.has_scales()) {
-      if (pending_slot >= 0) publish(pending, pending_valid, pending_slot);
-    }
+    STAMP(6);
   }
 };
 

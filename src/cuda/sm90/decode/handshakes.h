@@ -9,6 +9,8 @@
 // | p_full      | score -> weigh            | 4 warps         | P of a block, and the flag and factors of its frame    |
 // | p_free      | weigh -> score            | warps that read | the P buffer, the flag and factors of that generation  |
 // | frame_right | score -> score, next block | 1               | the right to use and to move the frames                |
+// | part_full   | gather -> MMA warps       | 1               | the record of a part                                   |
+// | part_free   | MMA warps -> gather       | MMA warps       | the same, to be overwritten                            |
 //
 // Wide: both warpgroups weigh, and P buffer b belongs to warpgroup b, so p_free comes from the other one only.
 #pragma once
@@ -35,6 +37,8 @@ struct Handshakes {
   static constexpr Edge p_full{S::p_full, static_cast<std::uint32_t>(P.p_buffers()), 4};
   static constexpr Edge p_free{S::p_free, static_cast<std::uint32_t>(P.p_buffers()), P.is_wide() ? 4u : 8u};
   static constexpr Edge frame_right{S::frame_right, kFrames, 1};
+  static constexpr Edge part_full{S::part_full, 2, 1};
+  static constexpr Edge part_free{S::part_free, 2, static_cast<std::uint32_t>(P.mma_threads() / 32)};
 };
 
 // Named barriers, with their thread counts. Id 0 is __syncthreads.

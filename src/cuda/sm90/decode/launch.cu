@@ -12,6 +12,9 @@
 #include "cuda/sm90/decode/plan.cuh"
 #include "cuda/sm90/decode/policy.h"
 
+#ifdef DECODE_STAMP
+long long* decode_stamps = nullptr;
+#endif
 namespace sparse_mla::cuda::sm90::decode {
 namespace {
 
@@ -34,10 +37,22 @@ constexpr std::array<Instance, 7> instances_of() {
           instance<kFormat, 64, 8, 8>(), instance<kFormat, 8, 9, 9>(),  instance<kFormat, 16, 9, 9>(),
           instance<kFormat, 32, 9, 9>()};
 }
+#ifdef DECODE_TWO
+constexpr std::array<Instance, 7> kE4M3 = {instance<KvFormat::kE4M3,16,8,8>(),instance<KvFormat::kE4M3,16,8,8>(),instance<KvFormat::kE4M3,16,8,8>(),instance<KvFormat::kE4M3,64,8,8>(),instance<KvFormat::kE4M3,16,8,8>(),instance<KvFormat::kE4M3,16,8,8>(),instance<KvFormat::kE4M3,16,8,8>()};
+constexpr auto kBF16 = kE4M3;
+constexpr auto kF16 = kBF16;
+constexpr Instance kE4M3MLA = kE4M3[3];
+#elif defined DECODE_FEW
+constexpr std::array<Instance, 7> kE4M3 = {instance<KvFormat::kE4M3,8,8,8>(),instance<KvFormat::kE4M3,16,8,8>(),instance<KvFormat::kE4M3,32,8,8>(),instance<KvFormat::kE4M3,64,8,8>(),instance<KvFormat::kE4M3,16,9,9>(),instance<KvFormat::kE4M3,16,9,9>(),instance<KvFormat::kE4M3,16,9,9>()};
+constexpr std::array<Instance, 7> kBF16 = {instance<KvFormat::kBF16,16,8,8>(),instance<KvFormat::kBF16,16,8,8>(),instance<KvFormat::kBF16,16,8,8>(),instance<KvFormat::kBF16,64,8,8>(),instance<KvFormat::kBF16,16,8,8>(),instance<KvFormat::kBF16,16,8,8>(),instance<KvFormat::kBF16,16,8,8>()};
+constexpr auto kF16 = kBF16;
+constexpr Instance kE4M3MLA = kE4M3[3];
+#else
 constexpr auto kE4M3 = instances_of<KvFormat::kE4M3>();
 constexpr auto kBF16 = instances_of<KvFormat::kBF16>();
 constexpr auto kF16 = instances_of<KvFormat::kF16>();
 constexpr Instance kE4M3MLA = instance<KvFormat::kE4M3, 64, 9, 8>();  // 576 values of which 512 are weighed
+#endif
 
 int forced_heads() {
   const char* s = std::getenv("DECODE_HEADS");
@@ -66,90 +81,107 @@ const Instance& choose(const DecodeProblem& p, const LaunchContext& context) {
   return all[6];
 }
 
-// Writes one record per part of the grid. One CTA; used where n is too large for every CTA to plan for itself.
+// Finds the start of every window. One CTA; used where n is too large for every CTA to find its own.
 constexpr int kPlanThreads = 1024;
-__global__ void __launch_bounds__(kPlanThreads) plan_parts(const __grid_constant__ Args args, PartRecord* records) {
-  __shared__ std::int64_t warp_sums[32];
-  __shared__ std::int64_t total_blocks;
+
+// The sum over the CTA's threads, and what the threads before this one add up to. `sums` is shared memory of 32 values.
+struct Scan {
+  std::int64_t before;
+  std::int64_t total;
+};
+__device__ Scan scan_over_cta(std::int64_t own, std::int64_t* sums) {
   const int lane = threadIdx.x % 32;
   const int warp = threadIdx.x / 32;
-  std::int64_t total = 0;
-  for (std::int32_t token = threadIdx.x; token < args.n; token += kPlanThreads) total += blocks_of_token(args, token);
-  for (int step = 16; step > 0; step /= 2) total += __shfl_xor_sync(kAllLanes, total, step);
-  if (lane == 0) warp_sums[warp] = total;
-  __syncthreads();
-  if (warp == 0) {
-    total = warp_sums[lane];
-    for (int step = 16; step > 0; step /= 2) total += __shfl_xor_sync(kAllLanes, total, step);
-    if (lane == 0) total_blocks = total;
+  std::int64_t up_to = own;
+  for (int step = 1; step < 32; step *= 2) {
+    const std::int64_t below = __shfl_up_sync(kAllLanes, up_to, step);
+    if (lane >= step) up_to += below;
   }
+  __syncthreads();  // the last scan's sums are read
+  if (lane == 31) sums[warp] = up_to;
   __syncthreads();
-  const std::int64_t per_part = blocks_per_part(args, total_blocks);
-  // Prefix sums of (parts, partials), packed: both stay below 2^31.
-  std::int64_t before_tile = 0;
+  Scan scan{up_to - own, 0};
+  for (int w = 0; w < kPlanThreads / 32; ++w) {
+    if (w < warp) scan.before += sums[w];
+    scan.total += sums[w];
+  }
+  return scan;
+}
+
+__global__ void __launch_bounds__(kPlanThreads) plan_windows(const __grid_constant__ Args args, Start* starts) {
+  __shared__ std::int64_t sums[32];
+  __shared__ BlockStatistics of_warp[32];
+  const int warp = threadIdx.x / 32;
+  BlockStatistics statistics;
+  for (auto token = static_cast<std::int32_t>(threadIdx.x); token < args.n; token += kPlanThreads) {
+    count(statistics, blocks_of_token(args, token));
+  }
+  reduce_over_warp(statistics);
+  if (threadIdx.x % 32 == 0) of_warp[warp] = statistics;
+  __syncthreads();
+  statistics = of_warp[threadIdx.x % 32];
+  reduce_over_warp(statistics);
+  const Balance balance = balance_of(statistics, args.n, args.windows, args.is_batch_invariant != 0);
+
+  std::int64_t start = 0;
+  std::int64_t partial = 0;
   for (std::int32_t first = 0; first < args.n; first += kPlanThreads) {
     const std::int32_t token = first + static_cast<std::int32_t>(threadIdx.x);
-    const std::int64_t blocks = token < args.n ? blocks_of_token(args, token) : 0;
-    const std::int64_t parts = token < args.n ? parts_of(blocks, per_part) : 0;
-    const std::int64_t own = parts << 32 | (parts > 1 ? parts : 0);
-    std::int64_t up_to = own;
-    for (int step = 1; step < 32; step *= 2) {
-      const std::int64_t below = __shfl_up_sync(kAllLanes, up_to, step);
-      if (lane >= step) up_to += below;
+    const std::int32_t blocks = token < args.n ? blocks_of_token(args, token) : 0;
+    const std::int64_t length = token < args.n ? line_length(balance, blocks) : 0;
+    const std::int64_t parts = token < args.n && balance.mode == kFixed ? fixed_parts(blocks) : 0;
+    const Scan line = scan_over_cta(length, sums);
+    const Scan partials = scan_over_cta(parts > 1 ? parts : 0, sums);
+    const Place place{token, static_cast<std::int32_t>(min(partial + partials.before, std::int64_t{args.partials})),
+                      start + line.before};
+    // Every window whose begin lies over this token.
+    if (token < args.n) {
+      for (std::int64_t w = divide_up(place.start, balance.window);
+           w < args.windows && w * balance.window < place.start + length; ++w) {
+        starts[w] = {balance, place};
+      }
     }
-    __syncthreads();  // the last round's sums are read
-    if (lane == 31) warp_sums[warp] = up_to;
-    __syncthreads();
-    std::int64_t before = before_tile + up_to - own;
-    for (int w = 0; w < 32; ++w) {
-      if (w < warp) before += warp_sums[w];
-      before_tile += warp_sums[w];
-    }
-    const auto first_part = static_cast<std::int32_t>(before >> 32);
-    for (std::int32_t part = 0; part < parts; ++part) {
-      records[first_part + part] = part_record(token, blocks, part, static_cast<std::int32_t>(parts),
-                                               static_cast<std::int32_t>(before & 0xFFFFFFFF));
-    }
+    start += line.total;
+    partial += partials.total;
   }
-  for (auto i = static_cast<std::int32_t>(before_tile >> 32) + static_cast<std::int32_t>(threadIdx.x);
-       i < args.n + args.extra_parts; i += kPlanThreads) {
-    records[i] = PartRecord{};
+  for (std::int64_t w = divide_up(start, balance.window) + threadIdx.x; w < args.windows; w += kPlanThreads) {
+    starts[w] = {balance, {args.n, 0, start}};
   }
 }
 
 struct Workspace {
-  std::size_t records, counters, stats, out, bytes;
+  std::size_t starts, counters, stats, out, bytes;
 };
 
 constexpr std::size_t round_up(std::size_t bytes) { return (bytes + 255) / 256 * 256; }
 
-Workspace workspace_of(const Policy& policy, std::int64_t n, std::int64_t head_groups, std::int64_t extra_parts) {
-  const std::size_t partials = static_cast<std::size_t>(2 * extra_parts * head_groups);
+struct Shape {
+  std::int32_t head_groups;
+  std::int32_t windows;
+  std::int32_t partials;
+};
+Shape shape_of(const DecodeProblem& p, const LaunchContext& context, const Policy& policy) {
+  const int groups = (p.h + policy.heads - 1) / policy.heads;
+  const int multiprocessors = context.multiprocessors > 0 ? context.multiprocessors : 132;
+  Shape shape{groups, std::max(1, multiprocessors / groups), 0};
+  shape.partials = 2 * shape.windows;
+  if (context.batch_invariant) {
+    // Tokens of more than kFixedBlocks blocks, in parts of kFixedBlocks: less than twice the blocks over kFixedBlocks.
+    const std::int64_t slots = p.pool.total_indices + (p.second_pool.indptr != nullptr ? p.second_pool.total_indices : 0);
+    shape.partials = static_cast<std::int32_t>(std::min<std::int64_t>(2 * (slots / (kBlock * kFixedBlocks) + 1), 1 << 20));
+  }
+  return shape;
+}
+Workspace workspace_of(const Policy& policy, std::int64_t n, const Shape& shape) {
+  const std::size_t partials = static_cast<std::size_t>(shape.partials) * shape.head_groups;
   const std::size_t rows = partials * policy.heads;
   Workspace w{};
-  w.records = 0;
-  w.counters = n > kMostTokensPlannedByCta ? round_up((n + extra_parts) * sizeof(PartRecord)) : 0;
+  w.starts = 0;
+  w.counters = n > kMostTokensPlannedByCta ? round_up(shape.windows * sizeof(Start)) : 0;
   w.stats = w.counters + round_up(partials * sizeof(std::uint64_t));
   w.out = w.stats + round_up(rows * sizeof(float2));
   w.bytes = w.out + rows * policy.value_groups * kGroup * sizeof(float);
   return w;
-}
-
-// Blocks of a part in batch-invariant mode: 4096 slots.
-constexpr std::int32_t kFixedBlocks = 64;
-
-struct Shape {
-  std::int32_t head_groups;
-  std::int32_t extra_parts;
-};
-Shape shape_of(const DecodeProblem& p, const LaunchContext& context, const Policy& policy) {
-  const std::int64_t groups = (p.h + policy.heads - 1) / policy.heads;
-  if (!context.batch_invariant) {
-    const std::int64_t sms = context.multiprocessors > 0 ? context.multiprocessors : 132;
-    return {static_cast<std::int32_t>(groups), static_cast<std::int32_t>((sms + groups - 1) / groups)};
-  }
-  const std::int64_t slots = p.pool.total_indices + (p.second_pool.indptr != nullptr ? p.second_pool.total_indices : 0);
-  return {static_cast<std::int32_t>(groups), static_cast<std::int32_t>(slots / (kBlock * kFixedBlocks) + p.n + 1)};
 }
 
 PoolArgs pool_args(const PoolProblem& pool) {
@@ -175,7 +207,7 @@ bool scales_are_aligned(const PoolProblem& pool) {
 
 Args args_of(const DecodeProblem& p, const LaunchContext& context, const Policy& policy) {
   const Shape shape = shape_of(p, context, policy);
-  const Workspace w = workspace_of(policy, p.n, shape.head_groups, shape.extra_parts);
+  const Workspace w = workspace_of(policy, p.n, shape);
   auto* workspace = static_cast<std::uint8_t*>(context.workspace);
   Args a;
   a.q = static_cast<const std::uint16_t*>(p.q);
@@ -195,9 +227,13 @@ Args args_of(const DecodeProblem& p, const LaunchContext& context, const Policy&
   a.scales_are_aligned = scales_are_aligned(p.pool) && scales_are_aligned(p.second_pool);
   a.scale_log2 = p.softmax_scale * 1.4426950408889634f;
   a.head_groups = shape.head_groups;
-  a.extra_parts = shape.extra_parts;
-  a.fixed_blocks = context.batch_invariant ? kFixedBlocks : 0;
-  a.parts = p.n > kMostTokensPlannedByCta ? reinterpret_cast<const PartRecord*>(workspace + w.records) : nullptr;
+#ifdef DECODE_STAMP
+  a.stamps = decode_stamps;
+#endif
+  a.windows = shape.windows;
+  a.partials = shape.partials;
+  a.is_batch_invariant = context.batch_invariant;
+  a.starts = p.n > kMostTokensPlannedByCta ? reinterpret_cast<const Start*>(workspace + w.starts) : nullptr;
   a.counters = reinterpret_cast<std::uint64_t*>(workspace + w.counters);
   a.partial_stats = reinterpret_cast<float2*>(workspace + w.stats);
   a.partial_out = reinterpret_cast<float*>(workspace + w.out);
@@ -219,9 +255,9 @@ std::string pool_declines(const PoolProblem& pool, const char* name, const Decod
 std::string declines(const DecodeProblem& p) {
   if (p.h < 1 || p.h > 128) return "h=" + std::to_string(p.h) + " is not within 1..128";
   if (p.d < 64 || p.d % 64 != 0 || p.d > kMostValues) return "d=" + std::to_string(p.d) + " is not a multiple of 64 up to 576";
-  if (p.d_v < 1 || p.d_v > p.d) return "d_v=" + std::to_string(p.d_v) + " is not within 1..d";
+  if (p.d_v < 2 || p.d_v > p.d || p.d_v % 2 != 0) return "d_v=" + std::to_string(p.d_v) + " is not an even number up to d";
   if (p.second_pool.indptr != nullptr && p.second_pool.kv_dtype != p.pool.kv_dtype) return "the two pools differ in dtype";
-  if (p.n > 0x7FFFFFFF / (16 * 4)) return "n=" + std::to_string(p.n) + " needs more CTAs than a grid has";
+  if (p.n > 0x7FFFFFFF - kPlanThreads) return "n=" + std::to_string(p.n) + " is 2^31 or about";
   std::string reason = pool_declines(p.pool, "kv", p);
   if (reason.empty()) reason = pool_declines(p.second_pool, "the second pool", p);
   return reason;
@@ -229,8 +265,7 @@ std::string declines(const DecodeProblem& p) {
 
 std::size_t workspace_bytes(const DecodeProblem& p, const LaunchContext& context) {
   const Policy policy = choose(p, context).policy;
-  const Shape shape = shape_of(p, context, policy);
-  return workspace_of(policy, p.n, shape.head_groups, shape.extra_parts).bytes;
+  return workspace_of(policy, p.n, shape_of(p, context, policy)).bytes;
 }
 
 int launch(const DecodeProblem& p, const LaunchContext& context) noexcept {
@@ -238,12 +273,12 @@ int launch(const DecodeProblem& p, const LaunchContext& context) noexcept {
   const Instance& chosen = choose(p, context);
   const Args args = args_of(p, context, chosen.policy);
   const auto stream = static_cast<cudaStream_t>(context.stream);
-  if (args.parts != nullptr) {
-    plan_parts<<<1, kPlanThreads, 0, stream>>>(args, const_cast<PartRecord*>(args.parts));
+  if (args.starts != nullptr) {
+    plan_windows<<<1, kPlanThreads, 0, stream>>>(args, const_cast<Start*>(args.starts));
     const cudaError_t planned = cudaGetLastError();
     if (planned != cudaSuccess) return planned;
   }
-  return chosen.enqueue(args, static_cast<unsigned>((p.n + args.extra_parts) * args.head_groups), context.stream);
+  return chosen.enqueue(args, static_cast<unsigned>(args.windows * args.head_groups), context.stream);
 }
 
 }  // namespace sparse_mla::cuda::sm90::decode

@@ -20,13 +20,13 @@ struct NarrowScore {
   int group;
   int warp;
   int lane;
-  int blocks;
   Softmax<P> softmax;
 
-  __device__ void run() {
+  // Blocks first .. last - 1, counted through all parts of the CTA.
+  __device__ void run(int first, int last) {
     float s[P.heads / 2];
     softmax.start();
-    for (int block = group; block < blocks; block += 2) {
+    for (int block = first + ((first ^ group) & 1); block < last; block += 2) {
       const int slot = block % P.slots;
       const int buffer = block % P.p_buffers();
       ptx::mbarrier_wait(base + S::kv_full + 8 * slot, (block / P.slots) & 1);
@@ -36,14 +36,13 @@ struct NarrowScore {
       if (lane == 0) ptx::mbarrier_arrive(base + S::kv_free + 8 * slot);
       // Before the frames move: the move factors of the block whose buffer this is are no longer needed either.
       ptx::mbarrier_wait(base + S::p_free + 8 * buffer, ((block / P.p_buffers()) & 1) ^ 1);
-      softmax.settle_frames(s, block);
+      softmax.settle_frames(s, block, block == first);
       weigh_all(s, base + S::p + buffer * S::kPanel);
       softmax.publish(buffer);
     }
-    if (((blocks - 1) & 1) != group) {
-      // The other warpgroup scored the last block.
-      ptx::mbarrier_wait(base + S::frame_right + 8 * ((blocks - 1) % kFrames), ((blocks - 1) / kFrames) & 1);
-      softmax.take_over(blocks - 1);
+    if (((last - 1) & 1) != group) {  // the other warpgroup scored the last block
+      ptx::mbarrier_wait(base + S::frame_right + 8 * ((last - 1) % kFrames), ((last - 1) / kFrames) & 1);
+      softmax.take_over(last - 1);
     }
   }
 
@@ -64,21 +63,20 @@ struct NarrowWeigh {
 
   std::uint32_t base;
   int lane;
-  int blocks;
   Weigh<P> weigh;
 
   struct Nothing {
     __device__ __forceinline__ void operator()(int) const {}
   };
 
-  __device__ void run() {
+  __device__ void run(int first, int last) {
     weigh.start();
-    for (int block = 0; block < blocks; ++block) {
+    for (int block = first; block < last; ++block) {
       const int slot = block % P.slots;
       const int buffer = block % P.p_buffers();
       ptx::mbarrier_wait(base + S::kv_full + 8 * slot, (block / P.slots) & 1);
       ptx::mbarrier_wait(base + S::p_full + 8 * buffer, (block / P.p_buffers()) & 1);
-      weigh.follow_frames(block);
+      weigh.follow_frames(block, block == first);
       weigh.weigh(slot, base + S::p + buffer * S::kPanel, Nothing{});
       __syncwarp();
       if (lane == 0) {

@@ -44,39 +44,49 @@ struct Query {
     return kAllPieces % P.mma_threads() == 0 || place.panel < P.key_groups;
   }
 
-  // Past the last head or value: zeros.
-  template <bool kAligned>
-  __device__ uint4 load(const Place& place) const {
-    const int head = first_head + place.head;
-    const int value = 64 * place.panel + 8 * place.eighth;
-    const std::uint16_t* from = args.q + token * args.q_row_stride + head * args.q_head_stride + value;
-    const bool inside = head < args.h && value < args.d;
-    uint4 piece{0, 0, 0, 0};
-    if constexpr (kAligned) {
-      if (inside) piece = __ldg(reinterpret_cast<const uint4*>(from));
-    } else if (inside) {
-      std::uint32_t words[4];
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        words[i] = __ldg(from + 2 * i) | static_cast<std::uint32_t>(__ldg(from + 2 * i + 1)) << 16;
-      }
-      piece = {words[0], words[1], words[2], words[3]};
-    }
-    return piece;
+  __device__ bool is_inside(const Place& place) const {
+    return first_head + place.head < args.h && 64 * place.panel + 8 * place.eighth < args.d;
   }
-  // All loads before the first use: the branch on alignment is outside the loop.
-  __device__ void load_all(uint4 (&pieces)[kPieces]) const {
-    if (args.q_is_aligned != 0) {
-#pragma unroll
-      for (int i = 0; i < kPieces; ++i) pieces[i] = load<true>(place_of(i));
-    } else {
-#pragma unroll
-      for (int i = 0; i < kPieces; ++i) pieces[i] = load<false>(place_of(i));
-    }
+  __device__ const std::uint16_t* address(const Place& place) const {
+    return args.q + token * args.q_row_stride + (first_head + place.head) * args.q_head_stride + 64 * place.panel +
+           8 * place.eighth;
+  }
+  __device__ std::uint32_t slot(const Place& at) const {
+    return base + S::q + at.panel * S::kPanel + at.head * 128 + ((at.eighth ^ (at.head & 7)) << 4);
   }
 
-  __device__ float2 to_float(std::uint32_t pair) const {
-    if (args.q_is_f16 != 0) return ptx::float2_from_f16x2(pair);
+  // All loads before the first use. Past the last head or value: zeros.
+  __device__ void load(uint4 (&pieces)[kPieces]) const {
+    if (args.q_is_aligned == 0) return load_unaligned(pieces);
+#pragma unroll
+    for (int i = 0; i < kPieces; ++i) {
+      const Place at = place_of(i);
+      pieces[i] = {0, 0, 0, 0};
+      if (is_inside(at)) pieces[i] = __ldg(reinterpret_cast<const uint4*>(address(at)));
+    }
+  }
+  // Rows that start anywhere: value by value, each thread through its own places in shared memory.
+  __device__ void load_unaligned(uint4 (&pieces)[kPieces]) const {
+#pragma unroll 1
+    for (int i = 0; i < kPieces; ++i) {
+      const Place at = place_of(i);
+      if (!exists(at)) continue;
+#pragma unroll 1
+      for (int j = 0; j < 8; ++j) {
+        ptx::st_shared_b16(slot(at) + 2 * j, is_inside(at) ? __ldg(address(at) + j) : std::uint16_t{0});
+      }
+    }
+#pragma unroll
+    for (int i = 0; i < kPieces; ++i) {
+      const Place at = place_of(i);
+      pieces[i] = exists(at) ? ptx::ld_shared_v4(slot(at)) : uint4{0, 0, 0, 0};
+    }
+    ptx::bar_sync(kMma<P>.id, kMma<P>.threads);  // read before the places are written for good
+  }
+
+  template <bool kF16>
+  __device__ static float2 to_float(std::uint32_t pair) {
+    if constexpr (kF16) return ptx::float2_from_f16x2(pair);
     return {__uint_as_float(pair << 16), __uint_as_float(pair & 0xFFFF0000u)};
   }
   // The larger magnitude of a packed pair, as bits of its 16-bit format: they order like the values.
@@ -88,22 +98,17 @@ struct Query {
   // barrier of the MMA threads.
   __device__ float store() const {
     uint4 pieces[kPieces];
-    load_all(pieces);
+    load(pieces);
     float factor = args.scale_log2;
     if constexpr (P.has_scales()) {
-      const int exponent = exponent_of_largest(pieces);
-      const float normalise = __uint_as_float(static_cast<std::uint32_t>(14 - exponent + 127) << 23);
-      // 2^-6 undoes the gather's factors; 2^(exponent - 14) the one above.
+      const int exponent = args.q_is_f16 != 0 ? store_normalised<true>(pieces) : store_normalised<false>(pieces);
+      // 2^-6 undoes the gather's factors; 2^(exponent - 14) the normalisation.
       factor *= __uint_as_float(static_cast<std::uint32_t>(exponent - 20 + 127) << 23);
-#pragma unroll
-      for (int i = 0; i < kPieces; ++i) {
-        if (exists(place_of(i))) store_f16(place_of(i), pieces[i], normalise);
-      }
     } else {
 #pragma unroll
       for (int i = 0; i < kPieces; ++i) {
         const Place at = place_of(i);
-        if (exists(at)) ptx::st_shared_v4(row_address(at) + ((at.eighth ^ (at.head & 7)) << 4), pieces[i]);
+        if (exists(at)) ptx::st_shared_v4(slot(at), pieces[i]);
       }
     }
     ptx::fence_proxy_async_shared();
@@ -112,11 +117,19 @@ struct Query {
   }
 
  private:
-  __device__ std::uint32_t row_address(const Place& at) const {
-    return base + S::q + at.panel * S::kPanel + at.head * 128;
+  template <bool kF16>
+  __device__ int store_normalised(const uint4 (&pieces)[kPieces]) const {
+    const int exponent = exponent_of_largest<kF16>(pieces);
+    const float normalise = __uint_as_float(static_cast<std::uint32_t>(14 - exponent + 127) << 23);
+#pragma unroll
+    for (int i = 0; i < kPieces; ++i) {
+      if (exists(place_of(i))) store_f16<kF16>(place_of(i), pieces[i], normalise);
+    }
+    return exponent;
   }
 
   // e with max |q| < 2^e, clamped so that 2^(14 - e) and 2^(e - 20) are normal numbers.
+  template <bool kF16>
   __device__ int exponent_of_largest(const uint4 (&pieces)[kPieces]) const {
     std::uint32_t largest = 0;
 #pragma unroll
@@ -126,7 +139,7 @@ struct Query {
       largest = larger_magnitude(largest, piece.z);
       largest = larger_magnitude(largest, piece.w);
     }
-    const float2 both = to_float(largest);
+    const float2 both = to_float<kF16>(largest);
     std::uint32_t bits = __float_as_uint(fmaxf(both.x, both.y));
     bits = __reduce_max_sync(0xFFFFFFFFu, bits);
     const std::uint32_t scratch = base + S::scratch;
@@ -139,18 +152,19 @@ struct Query {
     return max(-100, min(110, static_cast<int>(bits >> 23) - 126));
   }
 
+  template <bool kF16>
   __device__ void store_f16(const Place& at, const uint4& piece, float normalise) const {
     const std::uint32_t words[4] = {piece.x, piece.y, piece.z, piece.w};
     std::uint32_t halves[4];
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      const float2 pair = to_float(words[i]);
+      const float2 pair = to_float<kF16>(words[i]);
       halves[i] = ptx::cvt_f16x2_f32(pair.x * normalise, pair.y * normalise);
     }
     // Sixteen values are two pieces; this one is the lower or upper half and fills 8 bytes of both 16-byte chunks.
     const int step = at.eighth >> 1;
     const int half = at.eighth & 1;
-    const std::uint32_t row = row_address(at) + 8 * half;
+    const std::uint32_t row = base + S::q + at.panel * S::kPanel + at.head * 128 + 8 * half;
     const int swizzle = at.head & 7;
     ptx::st_shared_v2(row + (((2 * step) ^ swizzle) << 4), {halves[0], halves[2]});
     ptx::st_shared_v2(row + (((2 * step + 1) ^ swizzle) << 4), {halves[1], halves[3]});

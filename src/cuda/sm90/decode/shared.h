@@ -2,7 +2,7 @@
 //
 // | buffer      | written by            | read by                    | dies                                    |
 // |-------------|-----------------------|----------------------------|-----------------------------------------|
-// | q           | MMA threads, once     | wgmma of S^T (B operand)   | end                                     |
+// | q           | MMA threads, per part | wgmma of S^T (B operand)   | end of a part                           |
 // | p           | scoring warpgroups    | wgmma of O^T (B operand)   | p_free                                  |
 // | kv          | gather (bulk copies)  | ldmatrix of K and V        | kv_free                                 |
 // | key_scale   | gather                | scoring warps              | kv_free                                 |
@@ -10,7 +10,8 @@
 // | exponent    | gather                | scoring warps              | kv_free                                 |
 // | frame, move | scoring warps         | scoring and weighing warps | kFrames blocks later                    |
 // | column_max  | scoring warps         | scoring warps              | with the right to move frames           |
-// | sums        | scoring warps, at end | all MMA threads            | end; lies over p, which is free by then |
+// | part        | gather                | MMA warps                  | part_free                               |
+// | sums        | scoring warps, at end | all MMA threads            | end of a part; over p, free by then     |
 #pragma once
 
 #include <cstdint>
@@ -39,17 +40,21 @@ struct Shared {
   static constexpr std::uint32_t column_max = move + kFrames * P.heads * 4;
   static constexpr std::uint32_t moved = column_max + 4 * P.heads * 4;
   static constexpr std::uint32_t scratch = moved + kFrames * 4;  // reduction of max|q|, arrival at a split token
-  static constexpr std::uint32_t part = scratch + 80;
-  static constexpr std::uint32_t barriers = (part + 64 + 7) / 8 * 8;
+  static constexpr std::uint32_t part = scratch + 80;  // two PartRecords
+  static constexpr std::uint32_t start = part + 64;    // the Start of this CTA's window
+  static constexpr std::uint32_t barriers = start + 32;
+  static_assert(barriers % 16 == 0);
 
   static constexpr std::uint32_t kv_full = barriers;  // one of each per slot, P buffer or generation
   static constexpr std::uint32_t kv_free = kv_full + 8 * P.slots;
   static constexpr std::uint32_t p_full = kv_free + 8 * P.slots;
   static constexpr std::uint32_t p_free = p_full + 8 * P.p_buffers();
   static constexpr std::uint32_t frame_right = p_free + 8 * P.p_buffers();
-  static constexpr std::uint32_t bytes = frame_right + 8 * kFrames;
+  static constexpr std::uint32_t part_full = frame_right + 8 * kFrames;
+  static constexpr std::uint32_t part_free = part_full + 8 * 2;
+  static constexpr std::uint32_t bytes = part_free + 8 * 2;
 
-  // At the end, over p.
+  // At the end of a part, over p.
   static constexpr std::uint32_t sums = p;                                // [score warps = 8][heads] f32
   static constexpr std::uint32_t factors = sums + 8 * P.heads * 4;        // [heads] f32: 1 / denominator
   static_assert(9 * P.heads * 4 <= P.p_buffers() * kPanel);

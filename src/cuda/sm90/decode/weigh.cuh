@@ -42,8 +42,8 @@ struct Weigh {
   }
 
   // Into the frames that the scores of `block` moved to.
-  __device__ void follow_frames(int block) {
-    if (block == 0 || ptx::ld_shared_b32(base + S::moved + 4 * (block % kFrames)) == 0) return;
+  __device__ void follow_frames(int block, bool is_first) {
+    if (is_first || ptx::ld_shared_b32(base + S::moved + 4 * (block % kFrames)) == 0) return;
     const std::uint32_t moves = Softmax<P>::moves(base, block);
 #pragma unroll
     for (int i = 0; i < P.heads / 8; ++i) {

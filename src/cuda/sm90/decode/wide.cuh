@@ -12,8 +12,16 @@
 
 namespace sparse_mla::cuda::sm90::decode {
 
+#ifdef DECODE_STAMP
+#define WSTAMP(i) do { if (stamps && blockIdx.x == 0 && threadIdx.x % 128 == 0) stamps[threadIdx.x / 128 * 16 + (i)] = clock64(); } while (0)
+#else
+#define WSTAMP(i)
+#endif
 template <Policy P>
 struct Wide {
+#ifdef DECODE_STAMP
+  long long* stamps;
+#endif
   using S = Shared<P>;
   static constexpr int kScores = P.heads / 2;
 
@@ -21,7 +29,6 @@ struct Wide {
   int group;
   int warp;
   int lane;
-  int blocks;
   Softmax<P> softmax;
   Weigh<P> weigh;
 
@@ -59,23 +66,26 @@ struct Wide {
     wait_p(block);
   }
 
-  __device__ void run() {
+  // Blocks first .. last - 1, counted through all parts of the CTA: ring slots and parities follow from the count.
+  __device__ void run(int first, int last) {
     float s[kScores];
     softmax.start();
     weigh.start();
-    int block = group;
-    for (; block < blocks; block += 2) {
+    for (int block = first + ((first ^ group) & 1); block < last; block += 2) {
       const int slot = block % P.slots;
       ptx::mbarrier_wait(base + S::kv_full + 8 * slot, (block / P.slots) & 1);
+      if (block == first) WSTAMP(4);
       score_block<P>(s, base, slot, warp, lane);
+      if (block == first) WSTAMP(5);
       softmax.to_log2(s, slot);
-      softmax.settle_frames(s, block);
+      softmax.settle_frames(s, block, block == first);
+      if (block == first) WSTAMP(6);
       // The other warpgroup has weighed the block whose P this one replaces.
       ptx::mbarrier_wait(base + S::p_free + 8 * group, ((block >> 1) & 1) ^ 1);
       const SoftmaxBetween between{softmax, s, p_buffer(block)};
-      if (block > 0) {
+      if (block > first) {
         wait_other(block - 1);
-        weigh.follow_frames(block - 1);
+        weigh.follow_frames(block - 1, block - 1 == first);
         weigh.weigh((block - 1) % P.slots, p_buffer(block - 1), between);
         softmax.publish(group);
         release(block - 1);
@@ -85,15 +95,16 @@ struct Wide {
         softmax.publish(group);
       }
       wait_p(block);
-      weigh.follow_frames(block);
+      weigh.follow_frames(block, block == first);
       weigh.weigh(slot, p_buffer(block), Nothing{});
       release(block);
     }
-    if (block == blocks && block > 0) {  // the last block was scored by the other warpgroup
-      wait_other(block - 1);
-      softmax.take_over(block - 1);
-      weigh.follow_frames(block - 1);
-      weigh.weigh((block - 1) % P.slots, p_buffer(block - 1), Nothing{});
+    if (((last - 1) & 1) != group) {  // the other warpgroup scored the last block
+      wait_other(last - 1);
+      softmax.take_over(last - 1);
+      weigh.follow_frames(last - 1, last - 1 == first);
+      weigh.weigh((last - 1) % P.slots, p_buffer(last - 1), Nothing{});
+      release(last - 1);
     }
   }
 };
