@@ -10,6 +10,9 @@ __device__ inline std::uint32_t shared_address(const void* pointer) {
   return static_cast<std::uint32_t>(__cvta_generic_to_shared(pointer));
 }
 
+// The inverse.
+__device__ inline void* shared_pointer(std::uint32_t address) { return __cvta_shared_to_generic(address); }
+
 // mapa.shared::cluster.u32, PTX ISA 7.8: the address of the same shared variable in CTA `rank` of the cluster.
 __device__ inline std::uint32_t mapa(std::uint32_t address, std::uint32_t rank) {
   std::uint32_t mapped;

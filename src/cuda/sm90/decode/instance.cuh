@@ -1,0 +1,25 @@
+// One instance of the kernel behind a host function. Included by ../instances/decode_*.cu only.
+#pragma once
+
+#include <cstdint>
+#include <mutex>
+
+#include <cuda_runtime.h>
+
+#include "cuda/sm90/decode/instance.h"
+#include "cuda/sm90/decode/kernel.cuh"
+
+namespace sparse_mla::cuda::sm90::decode {
+
+template <KvFormat kFormat, int kHeads, int kKeyGroups, int kValueGroups, int kSlots>
+int enqueue(const Args& args, unsigned grid, void* stream) {
+  constexpr Policy P{kFormat, kHeads, kKeyGroups, kValueGroups, kSlots};
+  const auto kernel = decode_kernel<kFormat, kHeads, kKeyGroups, kValueGroups, kSlots>;
+  const cudaError_t allowed =
+      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(Shared<P>::bytes));
+  if (allowed != cudaSuccess) return allowed;
+  kernel<<<grid, P.threads(), Shared<P>::bytes, static_cast<cudaStream_t>(stream)>>>(args);
+  return cudaGetLastError();
+}
+
+}  // namespace sparse_mla::cuda::sm90::decode

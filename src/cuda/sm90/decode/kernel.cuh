@@ -1,0 +1,241 @@
+// The decode kernel: one CTA is one window (plan.h) for one tile of heads. README.md has the picture.
+#pragma once
+
+#include <cstdint>
+
+#include "cuda/ptx/address.cuh"
+#include "cuda/ptx/barrier.cuh"
+#include "cuda/ptx/fence.cuh"
+#include "cuda/ptx/mbarrier.cuh"
+#include "cuda/sm90/decode/args.h"
+#include "cuda/sm90/decode/finish.cuh"
+#include "cuda/sm90/decode/gather.cuh"
+#include "cuda/sm90/decode/handshakes.h"
+#include "cuda/sm90/decode/narrow.cuh"
+#include "cuda/sm90/decode/plan.cuh"
+#include "cuda/sm90/decode/policy.h"
+#include "cuda/sm90/decode/query.cuh"
+#include "cuda/sm90/decode/shared.h"
+#include "cuda/sm90/decode/wide.cuh"
+
+namespace sparse_mla::cuda::sm90::decode {
+
+__device__ __forceinline__ void initialise(std::uint32_t base, Edge edge) {
+  for (std::uint32_t i = 0; i < edge.objects; ++i) ptx::mbarrier_init(base + edge.address + 8 * i, edge.arrivals);
+}
+
+// Barriers, and zeros behind rows shorter than their place.
+template <Policy P>
+__device__ __forceinline__ void prepare(const Args& args, std::uint32_t base) {
+  using S = Shared<P>;
+  const int thread = threadIdx.x;
+  if (thread == 0) {
+    using H = Handshakes<P>;
+    initialise(base, H::kv_full);
+    initialise(base, H::kv_free);
+    initialise(base, H::p_full);
+    initialise(base, H::p_free);
+    initialise(base, H::frame_right);
+    initialise(base, H::part_full);
+    initialise(base, H::part_free);
+    ptx::fence_mbarrier_init();
+  }
+  const int used = args.d * P.element_bytes();
+  if (used < 64 * P.key_groups * P.element_bytes()) {
+    const int pieces = (64 * P.key_groups * P.element_bytes() - used) / 16;
+    for (int i = thread; i < P.slots * kBlock * pieces; i += P.threads()) {
+      ptx::st_shared_v4(base + S::kv + (i / pieces) * P.row_bytes() + used + 16 * (i % pieces), {0, 0, 0, 0});
+    }
+  }
+}
+
+// Where this CTA starts, into shared memory. Ends with a barrier of the CTA.
+template <Policy P>
+__device__ __forceinline__ void find_start_of(const Args& args, std::uint32_t base, std::int32_t window) {
+  using S = Shared<P>;
+  const bool plans = threadIdx.x / 32 == P.threads() / 32 - 1;
+  Start start;
+  if (args.starts != nullptr) {
+    if (plans) start = args.starts[window];
+  } else {
+    load_block_counts(args, base + S::q);  // where Q comes later
+    __syncthreads();
+    if (plans) start = find_start(args, base + S::q, window, threadIdx.x % 32);
+  }
+  if (plans && threadIdx.x % 32 == 0) {
+    static_assert(sizeof(Start) == 32);
+    *reinterpret_cast<Start*>(ptx::shared_pointer(base + S::start)) = start;
+  }
+  __syncthreads();
+}
+
+template <Policy P>
+__device__ __forceinline__ void run_gather(const Args& args, std::uint32_t base, std::int32_t window) {
+  const Start start = *reinterpret_cast<const Start*>(ptx::shared_pointer(base + Shared<P>::start));
+  Gather<P> gather{args, base, static_cast<int>(threadIdx.x / 32) - P.mma_threads() / 32, static_cast<int>(threadIdx.x % 32)};
+  gather.run(Walk{args, start.balance, window, start.place});
+}
+
+// The parts of a window as the MMA warps see them.
+template <Policy P>
+struct Parts {
+  using S = Shared<P>;
+  std::uint32_t base;
+  int count = 0;  // parts done
+  int block = 0;  // blocks done
+
+  __device__ __forceinline__ std::uint32_t record() const { return base + S::part + 32 * (count & 1); }
+  // Blocks of the next part; -1: there is none.
+  __device__ __forceinline__ int wait() const {
+    ptx::mbarrier_wait(base + S::part_full + 8 * (count & 1), (count >> 1) & 1);
+    if (static_cast<std::int32_t>(ptx::ld_shared_b32(record())) < 0) return -1;
+    return static_cast<std::int32_t>(ptx::ld_shared_b32(record() + 8));
+  }
+  __device__ __forceinline__ void done(int blocks) {
+    __syncwarp();
+    if (threadIdx.x % 32 == 0) ptx::mbarrier_arrive(base + S::part_free + 8 * (count & 1));
+    ++count;
+    block += blocks;
+  }
+};
+
+// The thread's number, read anew: what is computed from it stays inside one part instead of being kept, and spilled,
+// for all parts.
+__device__ __forceinline__ int thread_index() { return static_cast<int>(ptx::opaque(threadIdx.x)); }
+
+template <Policy P>
+__device__ __forceinline__ float start_part(const Args& args, std::uint32_t base, std::uint32_t record, int head_group) {
+  // Before the barrier inside store(): nobody reads the frames until then.
+  const int thread = thread_index();
+  if (thread < P.heads) ptx::st_shared_f32(base + Shared<P>::frame + 4 * thread, kNoFrame);
+  const auto token = static_cast<std::int32_t>(ptx::ld_shared_b32(record));
+  return Query<P>{args, base, thread, token, head_group * P.heads}.store();
+}
+template <Policy P>
+__device__ __forceinline__ Finish<P> finish_of(const Args& args, std::uint32_t base, std::uint32_t record, int head_group) {
+  return {args, base, thread_index(), load_record(record), head_group};
+}
+
+template <Policy P>
+__device__ __forceinline__ void run_wide(const Args& args, std::uint32_t base, int head_group) {
+  Parts<P> parts{base};
+  for (int blocks = parts.wait(); blocks >= 0; parts.done(blocks), blocks = parts.wait()) {
+    if (blocks == 0) {
+      finish_of<P>(args, base, parts.record(), head_group).store_empty();
+      continue;
+    }
+    STAMP(2);
+    const float factor = start_part<P>(args, base, parts.record(), head_group);
+    STAMP(3);
+    const int thread = thread_index();
+    const int group = thread / 128;
+    const int warp = thread / 32 % 4;
+    const int lane = thread % 32;
+#ifdef DECODE_STAMP
+    Wide<P> wide{args.stamps, base, group, warp, lane, {base, group, warp, lane, factor}, {base, group, warp, lane}};
+#else
+    Wide<P> wide{base, group, warp, lane, {base, group, warp, lane, factor}, {base, group, warp, lane}};
+#endif
+    wide.run(parts.block, parts.block + blocks);
+    STAMP(7);
+    const Finish<P> finish = finish_of<P>(args, base, parts.record(), head_group);
+    finish.sync();  // both have read the last P: the sums go over it
+    wide.softmax.store_sums();
+    finish.close_sums(wide.softmax.frames(wide.softmax.generation));
+    STAMP(8);
+    finish.store(wide.weigh);
+    STAMP(9);
+    if (finish.part.parts > 1) finish.merge_if_last();
+    STAMP(10);
+  }
+}
+
+template <Policy P>
+__device__ __forceinline__ void run_narrow_score(const Args& args, std::uint32_t base, int head_group) {
+  Parts<P> parts{base};
+  for (int blocks = parts.wait(); blocks >= 0; parts.done(blocks), blocks = parts.wait()) {
+    if (blocks == 0) {
+      finish_of<P>(args, base, parts.record(), head_group).store_empty();
+      continue;
+    }
+    STAMP(2);
+    const float factor = start_part<P>(args, base, parts.record(), head_group);
+    STAMP(3);
+    const int thread = thread_index();
+    const int group = thread / 128;
+    const int warp = thread / 32 % 4;
+    const int lane = thread % 32;
+    NarrowScore<P> score{base, group, warp, lane, {base, group, warp, lane, factor}};
+    score.run(parts.block, parts.block + blocks);
+    STAMP(7);
+    const Finish<P> finish = finish_of<P>(args, base, parts.record(), head_group);
+    finish.sync();
+    score.softmax.store_sums();
+    finish.close_sums(score.softmax.frames(score.softmax.generation));
+    if (finish.part.parts > 1) finish.merge_if_last();
+    STAMP(10);
+  }
+}
+
+template <Policy P>
+__device__ __forceinline__ void run_narrow_weigh(const Args& args, std::uint32_t base, int head_group) {
+  Parts<P> parts{base};
+  for (int blocks = parts.wait(); blocks >= 0; parts.done(blocks), blocks = parts.wait()) {
+    if (blocks == 0) {
+      finish_of<P>(args, base, parts.record(), head_group).store_empty();
+      continue;
+    }
+    start_part<P>(args, base, parts.record(), head_group);
+    const int thread = thread_index();
+    const int lane = thread % 32;
+    NarrowWeigh<P> weigh{base, lane, {base, thread / 128 - 2, thread / 32 % 4, lane}};
+    weigh.run(parts.block, parts.block + blocks);
+    STAMP(7);
+    const Finish<P> finish = finish_of<P>(args, base, parts.record(), head_group);
+    finish.sync();
+    finish.close_sums(0);
+    STAMP(8);
+    finish.store(weigh.weigh);
+    STAMP(9);
+    if (finish.part.parts > 1) finish.merge_if_last();
+    STAMP(10);
+  }
+}
+
+// nvcc's host stubs of kernels can't name a template argument of class type, so the policy comes in pieces.
+template <KvFormat kFormat, int kHeads, int kKeyGroups, int kValueGroups, int kSlots>
+__global__ void __launch_bounds__(Policy{kFormat, kHeads, kKeyGroups, kValueGroups, kSlots}.threads(), 1)
+    decode_kernel(const __grid_constant__ Args args) {
+  constexpr Policy P{kFormat, kHeads, kKeyGroups, kValueGroups, kSlots};
+  extern __shared__ __align__(1024) std::uint8_t shared[];
+  const std::uint32_t base = ptx::shared_address(shared);
+  const auto head_group = static_cast<int>(blockIdx.x % args.head_groups);
+  const auto window = static_cast<std::int32_t>(blockIdx.x / args.head_groups);
+  STAMP(0);
+  prepare<P>(args, base);
+  find_start_of<P>(args, base, window);
+  STAMP(1);
+  const int warpgroup = threadIdx.x / 128;
+  if constexpr (P.is_wide()) {
+    if (warpgroup == 2) {
+      ptx::setmaxnreg_dec<40>();
+      run_gather<P>(args, base, window);
+    } else {
+      ptx::setmaxnreg_inc<232>();
+      run_wide<P>(args, base, head_group);
+    }
+  } else {
+    if (warpgroup == 4) {
+      if constexpr (P.heads == 32) ptx::setmaxnreg_dec<40>();
+      run_gather<P>(args, base, window);
+    } else if (warpgroup >= 2) {
+      if constexpr (P.heads == 32) ptx::setmaxnreg_inc<128>();
+      run_narrow_weigh<P>(args, base, head_group);
+    } else {
+      if constexpr (P.heads == 32) ptx::setmaxnreg_dec<80>();
+      run_narrow_score<P>(args, base, head_group);
+    }
+  }
+}
+
+}  // namespace sparse_mla::cuda::sm90::decode

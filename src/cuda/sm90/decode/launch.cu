@@ -1,0 +1,284 @@
+#include "cuda/sm90/decode/launch.h"
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <cstdlib>
+
+#include <cuda_runtime.h>
+
+#include "cuda/sm90/decode/args.h"
+#include "cuda/sm90/decode/instance.h"
+#include "cuda/sm90/decode/plan.cuh"
+#include "cuda/sm90/decode/policy.h"
+
+#ifdef DECODE_STAMP
+long long* decode_stamps = nullptr;
+#endif
+namespace sparse_mla::cuda::sm90::decode {
+namespace {
+
+constexpr int kMostValues = 576;
+constexpr std::int64_t kMostRows = 0x7FFFFFFE;  // rows of a pool: an index and the pool's number share 32 bits
+
+struct Instance {
+  Policy policy;
+  int (*enqueue)(const Args&, unsigned, void*);
+};
+
+template <KvFormat kFormat, int kHeads, int kKeyGroups, int kValueGroups>
+constexpr Instance instance() {
+  constexpr int kSlots = slots_of(kFormat, kHeads, kKeyGroups);
+  return {{kFormat, kHeads, kKeyGroups, kValueGroups, kSlots}, enqueue<kFormat, kHeads, kKeyGroups, kValueGroups, kSlots>};
+}
+template <KvFormat kFormat>
+constexpr std::array<Instance, 7> instances_of() {
+  return {instance<kFormat, 8, 8, 8>(),  instance<kFormat, 16, 8, 8>(), instance<kFormat, 32, 8, 8>(),
+          instance<kFormat, 64, 8, 8>(), instance<kFormat, 8, 9, 9>(),  instance<kFormat, 16, 9, 9>(),
+          instance<kFormat, 32, 9, 9>()};
+}
+#ifdef DECODE_TWO
+constexpr std::array<Instance, 7> kE4M3 = {instance<KvFormat::kE4M3,16,8,8>(),instance<KvFormat::kE4M3,16,8,8>(),instance<KvFormat::kE4M3,16,8,8>(),instance<KvFormat::kE4M3,64,8,8>(),instance<KvFormat::kE4M3,16,8,8>(),instance<KvFormat::kE4M3,16,8,8>(),instance<KvFormat::kE4M3,16,8,8>()};
+constexpr auto kBF16 = kE4M3;
+constexpr auto kF16 = kBF16;
+constexpr Instance kE4M3MLA = kE4M3[3];
+#elif defined DECODE_FEW
+constexpr std::array<Instance, 7> kE4M3 = {instance<KvFormat::kE4M3,8,8,8>(),instance<KvFormat::kE4M3,16,8,8>(),instance<KvFormat::kE4M3,32,8,8>(),instance<KvFormat::kE4M3,64,8,8>(),instance<KvFormat::kE4M3,16,9,9>(),instance<KvFormat::kE4M3,16,9,9>(),instance<KvFormat::kE4M3,16,9,9>()};
+constexpr std::array<Instance, 7> kBF16 = {instance<KvFormat::kBF16,16,8,8>(),instance<KvFormat::kBF16,16,8,8>(),instance<KvFormat::kBF16,16,8,8>(),instance<KvFormat::kBF16,64,8,8>(),instance<KvFormat::kBF16,16,8,8>(),instance<KvFormat::kBF16,16,8,8>(),instance<KvFormat::kBF16,16,8,8>()};
+constexpr auto kF16 = kBF16;
+constexpr Instance kE4M3MLA = kE4M3[3];
+#else
+constexpr auto kE4M3 = instances_of<KvFormat::kE4M3>();
+constexpr auto kBF16 = instances_of<KvFormat::kBF16>();
+constexpr auto kF16 = instances_of<KvFormat::kF16>();
+constexpr Instance kE4M3MLA = instance<KvFormat::kE4M3, 64, 9, 8>();  // 576 values of which 512 are weighed
+#endif
+
+int forced_heads() {
+  const char* s = std::getenv("DECODE_HEADS");
+  return s ? std::atoi(s) : 0;
+}
+
+int head_tile_of(const DecodeProblem& p, const LaunchContext&) {
+  const int forced = forced_heads();
+  if (forced) return forced;
+  int tile = 8;
+  while (tile < 64 && tile < p.h) tile *= 2;
+  return tile;
+}
+
+const Instance& choose(const DecodeProblem& p, const LaunchContext& context) {
+  const auto& all = p.pool.kv_dtype == DType::kFloat8E4M3FN ? kE4M3 : p.pool.kv_dtype == DType::kBFloat16 ? kBF16 : kF16;
+  const int tile = head_tile_of(p, context);
+  const bool long_rows = p.d > 512;
+  if (long_rows && tile == 64) {
+    if (p.pool.kv_dtype == DType::kFloat8E4M3FN && p.d_v <= 512) return kE4M3MLA;
+    return all[6];
+  }
+  for (const Instance& candidate : all) {
+    if (candidate.policy.heads == tile && (candidate.policy.key_groups > 8) == long_rows) return candidate;
+  }
+  return all[6];
+}
+
+// Finds the start of every window. One CTA; used where n is too large for every CTA to find its own.
+constexpr int kPlanThreads = 1024;
+
+// The sum over the CTA's threads, and what the threads before this one add up to. `sums` is shared memory of 32 values.
+struct Scan {
+  std::int64_t before;
+  std::int64_t total;
+};
+__device__ Scan scan_over_cta(std::int64_t own, std::int64_t* sums) {
+  const int lane = threadIdx.x % 32;
+  const int warp = threadIdx.x / 32;
+  std::int64_t up_to = own;
+  for (int step = 1; step < 32; step *= 2) {
+    const std::int64_t below = __shfl_up_sync(kAllLanes, up_to, step);
+    if (lane >= step) up_to += below;
+  }
+  __syncthreads();  // the last scan's sums are read
+  if (lane == 31) sums[warp] = up_to;
+  __syncthreads();
+  Scan scan{up_to - own, 0};
+  for (int w = 0; w < kPlanThreads / 32; ++w) {
+    if (w < warp) scan.before += sums[w];
+    scan.total += sums[w];
+  }
+  return scan;
+}
+
+__global__ void __launch_bounds__(kPlanThreads) plan_windows(const __grid_constant__ Args args, Start* starts) {
+  __shared__ std::int64_t sums[32];
+  __shared__ BlockStatistics of_warp[32];
+  const int warp = threadIdx.x / 32;
+  BlockStatistics statistics;
+  for (auto token = static_cast<std::int32_t>(threadIdx.x); token < args.n; token += kPlanThreads) {
+    count(statistics, blocks_of_token(args, token));
+  }
+  reduce_over_warp(statistics);
+  if (threadIdx.x % 32 == 0) of_warp[warp] = statistics;
+  __syncthreads();
+  statistics = of_warp[threadIdx.x % 32];
+  reduce_over_warp(statistics);
+  const Balance balance = balance_of(statistics, args.n, args.windows, args.is_batch_invariant != 0);
+
+  std::int64_t start = 0;
+  std::int64_t partial = 0;
+  for (std::int32_t first = 0; first < args.n; first += kPlanThreads) {
+    const std::int32_t token = first + static_cast<std::int32_t>(threadIdx.x);
+    const std::int32_t blocks = token < args.n ? blocks_of_token(args, token) : 0;
+    const std::int64_t length = token < args.n ? line_length(balance, blocks) : 0;
+    const std::int64_t parts = token < args.n && balance.mode == kFixed ? fixed_parts(blocks) : 0;
+    const Scan line = scan_over_cta(length, sums);
+    const Scan partials = scan_over_cta(parts > 1 ? parts : 0, sums);
+    const Place place{token, static_cast<std::int32_t>(min(partial + partials.before, std::int64_t{args.partials})),
+                      start + line.before};
+    // Every window whose begin lies over this token.
+    if (token < args.n) {
+      for (std::int64_t w = divide_up(place.start, balance.window);
+           w < args.windows && w * balance.window < place.start + length; ++w) {
+        starts[w] = {balance, place};
+      }
+    }
+    start += line.total;
+    partial += partials.total;
+  }
+  for (std::int64_t w = divide_up(start, balance.window) + threadIdx.x; w < args.windows; w += kPlanThreads) {
+    starts[w] = {balance, {args.n, 0, start}};
+  }
+}
+
+struct Workspace {
+  std::size_t starts, counters, stats, out, bytes;
+};
+
+constexpr std::size_t round_up(std::size_t bytes) { return (bytes + 255) / 256 * 256; }
+
+struct Shape {
+  std::int32_t head_groups;
+  std::int32_t windows;
+  std::int32_t partials;
+};
+Shape shape_of(const DecodeProblem& p, const LaunchContext& context, const Policy& policy) {
+  const int groups = (p.h + policy.heads - 1) / policy.heads;
+  const int multiprocessors = context.multiprocessors > 0 ? context.multiprocessors : 132;
+  Shape shape{groups, std::max(1, multiprocessors / groups), 0};
+  shape.partials = 2 * shape.windows;
+  if (context.batch_invariant) {
+    // Tokens of more than kFixedBlocks blocks, in parts of kFixedBlocks: less than twice the blocks over kFixedBlocks.
+    const std::int64_t slots = p.pool.total_indices + (p.second_pool.indptr != nullptr ? p.second_pool.total_indices : 0);
+    shape.partials = static_cast<std::int32_t>(std::min<std::int64_t>(2 * (slots / (kBlock * kFixedBlocks) + 1), 1 << 20));
+  }
+  return shape;
+}
+Workspace workspace_of(const Policy& policy, std::int64_t n, const Shape& shape) {
+  const std::size_t partials = static_cast<std::size_t>(shape.partials) * shape.head_groups;
+  const std::size_t rows = partials * policy.heads;
+  Workspace w{};
+  w.starts = 0;
+  w.counters = n > kMostTokensPlannedByCta ? round_up(shape.windows * sizeof(Start)) : 0;
+  w.stats = w.counters + round_up(partials * sizeof(std::uint64_t));
+  w.out = w.stats + round_up(rows * sizeof(float2));
+  w.bytes = w.out + rows * policy.value_groups * kGroup * sizeof(float);
+  return w;
+}
+
+PoolArgs pool_args(const PoolProblem& pool) {
+  PoolArgs a;
+  if (pool.indptr == nullptr) return a;
+  a.kv = static_cast<const std::uint8_t*>(pool.kv);
+  a.scales = pool.kv_scales;
+  a.indices = pool.indices;
+  a.indptr = pool.indptr;
+  a.row_bytes = pool.kv_row_stride * static_cast<std::int64_t>(bytes_per_element(pool.kv_dtype));
+  a.scales_stride = pool.kv_scales_row_stride;
+  a.total_pages = pool.total_pages;
+  a.total_indices = pool.total_indices;
+  return a;
+}
+
+bool is_aligned(const void* pointer, std::int64_t stride_bytes) {
+  return reinterpret_cast<std::uintptr_t>(pointer) % 16 == 0 && stride_bytes % 16 == 0;
+}
+bool scales_are_aligned(const PoolProblem& pool) {
+  return pool.indptr == nullptr || is_aligned(pool.kv_scales, pool.kv_scales_row_stride * 4);
+}
+
+Args args_of(const DecodeProblem& p, const LaunchContext& context, const Policy& policy) {
+  const Shape shape = shape_of(p, context, policy);
+  const Workspace w = workspace_of(policy, p.n, shape);
+  auto* workspace = static_cast<std::uint8_t*>(context.workspace);
+  Args a;
+  a.q = static_cast<const std::uint16_t*>(p.q);
+  a.q_row_stride = p.q_row_stride;
+  a.q_head_stride = p.q_head_stride;
+  a.pool[0] = pool_args(p.pool);
+  a.pool[1] = pool_args(p.second_pool);
+  a.attn_sink = p.attn_sink;
+  a.out = static_cast<std::uint16_t*>(p.out);
+  a.lse = p.lse;
+  a.n = static_cast<std::int32_t>(p.n);
+  a.h = p.h;
+  a.d = p.d;
+  a.d_v = p.d_v;
+  a.q_is_f16 = p.q_dtype == DType::kFloat16;
+  a.q_is_aligned = is_aligned(p.q, p.q_row_stride * 2) && is_aligned(p.q, p.q_head_stride * 2);
+  a.scales_are_aligned = scales_are_aligned(p.pool) && scales_are_aligned(p.second_pool);
+  a.scale_log2 = p.softmax_scale * 1.4426950408889634f;
+  a.head_groups = shape.head_groups;
+#ifdef DECODE_STAMP
+  a.stamps = decode_stamps;
+#endif
+  a.windows = shape.windows;
+  a.partials = shape.partials;
+  a.is_batch_invariant = context.batch_invariant;
+  a.starts = p.n > kMostTokensPlannedByCta ? reinterpret_cast<const Start*>(workspace + w.starts) : nullptr;
+  a.counters = reinterpret_cast<std::uint64_t*>(workspace + w.counters);
+  a.partial_stats = reinterpret_cast<float2*>(workspace + w.stats);
+  a.partial_out = reinterpret_cast<float*>(workspace + w.out);
+  return a;
+}
+
+std::string pool_declines(const PoolProblem& pool, const char* name, const DecodeProblem& p) {
+  if (pool.indptr == nullptr) return {};
+  if (pool.kv_dtype != DType::kFloat8E4M3FN && pool.kv_dtype != p.q_dtype) return std::string(name) + " is neither e4m3fn nor of q's dtype";
+  if (!is_aligned(pool.kv, pool.kv_row_stride * static_cast<std::int64_t>(bytes_per_element(pool.kv_dtype)))) {
+    return std::string(name) + " rows do not start at multiples of 16 bytes";
+  }
+  if (pool.total_pages > kMostRows) return std::string(name) + " has 2^31 - 1 rows or more";
+  return {};
+}
+
+}  // namespace
+
+std::string declines(const DecodeProblem& p) {
+  if (p.h < 1 || p.h > 128) return "h=" + std::to_string(p.h) + " is not within 1..128";
+  if (p.d < 64 || p.d % 64 != 0 || p.d > kMostValues) return "d=" + std::to_string(p.d) + " is not a multiple of 64 up to 576";
+  if (p.d_v < 2 || p.d_v > p.d || p.d_v % 2 != 0) return "d_v=" + std::to_string(p.d_v) + " is not an even number up to d";
+  if (p.second_pool.indptr != nullptr && p.second_pool.kv_dtype != p.pool.kv_dtype) return "the two pools differ in dtype";
+  if (p.n > 0x7FFFFFFF - kPlanThreads) return "n=" + std::to_string(p.n) + " is 2^31 or about";
+  std::string reason = pool_declines(p.pool, "kv", p);
+  if (reason.empty()) reason = pool_declines(p.second_pool, "the second pool", p);
+  return reason;
+}
+
+std::size_t workspace_bytes(const DecodeProblem& p, const LaunchContext& context) {
+  const Policy policy = choose(p, context).policy;
+  return workspace_of(policy, p.n, shape_of(p, context, policy)).bytes;
+}
+
+int launch(const DecodeProblem& p, const LaunchContext& context) noexcept {
+  if (p.n == 0) return cudaSuccess;
+  const Instance& chosen = choose(p, context);
+  const Args args = args_of(p, context, chosen.policy);
+  const auto stream = static_cast<cudaStream_t>(context.stream);
+  if (args.starts != nullptr) {
+    plan_windows<<<1, kPlanThreads, 0, stream>>>(args, const_cast<Start*>(args.starts));
+    const cudaError_t planned = cudaGetLastError();
+    if (planned != cudaSuccess) return planned;
+  }
+  return chosen.enqueue(args, static_cast<unsigned>(args.windows * args.head_groups), context.stream);
+}
+
+}  // namespace sparse_mla::cuda::sm90::decode

@@ -1,0 +1,149 @@
+// The plan of plan.h on the device. A CTA needs the balance and the place of the first token in its window; from there
+// its gather warps walk from token to token. Where n is small, one warp of every CTA finds both; otherwise the kernel
+// plan_windows (launch.cu) leaves them in the workspace.
+#pragma once
+
+#include <cstdint>
+
+#include "cuda/ptx/address.cuh"
+#include "cuda/sm90/decode/args.h"
+#include "cuda/sm90/decode/plan.h"
+
+namespace sparse_mla::cuda::sm90::decode {
+
+inline constexpr int kMostTokensPlannedByCta = 512;
+inline constexpr unsigned kAllLanes = 0xFFFFFFFFu;
+
+__device__ __forceinline__ Segment segment_of(const PoolArgs& pool, std::int32_t token) {
+  if (pool.indptr == nullptr) return {};
+  return segment_of(__ldg(pool.indptr + token), __ldg(pool.indptr + token + 1), pool.total_indices);
+}
+__device__ __forceinline__ std::int32_t blocks_of_token(const Args& args, std::int32_t token) {
+  std::int64_t slots = segment_of(args.pool[0], token).length;
+  if (args.pool[1].indptr != nullptr) slots += segment_of(args.pool[1], token).length;
+  return blocks_of(slots);
+}
+
+__device__ __forceinline__ void reduce_over_warp(BlockStatistics& s) {
+#pragma unroll
+  for (int step = 16; step > 0; step /= 2) {
+    s.total += __shfl_xor_sync(kAllLanes, s.total, step);
+    s.fixed_parts += __shfl_xor_sync(kAllLanes, s.fixed_parts, step);
+  }
+  s.least = __reduce_min_sync(kAllLanes, s.least);
+  s.most = __reduce_max_sync(kAllLanes, s.most);
+}
+
+// Blocks of every token into shared memory, by all threads of the CTA: one round trip to the indptr.
+__device__ __forceinline__ void load_block_counts(const Args& args, std::uint32_t counts) {
+  for (std::int32_t token = threadIdx.x; token < args.n; token += blockDim.x) {
+    ptx::st_shared_b32(counts + 4 * token, static_cast<std::uint32_t>(blocks_of_token(args, token)));
+  }
+}
+
+// All lanes of one warp call it and get the answer. Lane l counts for k consecutive tokens. A window past the last token gets place.token = n.
+__device__ __forceinline__ Start find_start(const Args& args, std::uint32_t counts, std::int32_t window, int lane) {
+  const int k = (args.n + 31) / 32;
+  const std::int32_t first = min(args.n, lane * k);
+  const std::int32_t last = min(args.n, first + k);
+  BlockStatistics statistics;
+  for (std::int32_t token = first; token < last; ++token) {
+    count(statistics, static_cast<std::int32_t>(ptx::ld_shared_b32(counts + 4 * token)));
+  }
+  BlockStatistics own = statistics;
+  reduce_over_warp(statistics);
+  Start start;
+  start.balance = balance_of(statistics, args.n, args.windows, args.is_batch_invariant != 0);
+  // Where this lane's first token lies.
+  std::int64_t length = own.total + static_cast<std::int64_t>(start.balance.overhead) *
+                                        (start.balance.mode == kFixed ? own.fixed_parts : last - first);
+  std::int64_t up_to = length;
+#pragma unroll
+  for (int step = 1; step < 32; step *= 2) {
+    const std::int64_t below = __shfl_up_sync(kAllLanes, up_to, step);
+    if (lane >= step) up_to += below;
+  }
+  Place place{first, 0, up_to - length};
+  if (start.balance.mode == kFixed) {
+    std::int32_t partials = 0;
+    for (std::int32_t token = first; token < last; ++token) {
+      const std::int32_t parts = fixed_parts(static_cast<std::int32_t>(ptx::ld_shared_b32(counts + 4 * token)));
+      partials += parts > 1 ? parts : 0;
+    }
+    std::int32_t partials_up_to = partials;
+#pragma unroll
+    for (int step = 1; step < 32; step *= 2) {
+      const std::int32_t below = __shfl_up_sync(kAllLanes, partials_up_to, step);
+      if (lane >= step) partials_up_to += below;
+    }
+    place.partial = partials_up_to - partials;
+  }
+  const std::int64_t begin = start.balance.window * window;
+  const unsigned owner = __ballot_sync(kAllLanes, place.start <= begin && begin < place.start + length);
+  if (owner == 0) {
+    start.place.token = args.n;
+    return start;
+  }
+  const int from = __ffs(owner) - 1;
+  if (lane == from) {
+    while (true) {  // to the token that lies over the window's begin
+      const auto blocks = static_cast<std::int32_t>(ptx::ld_shared_b32(counts + 4 * place.token));
+      const Place next = after(start.balance, place, blocks);
+      if (begin < next.start) break;
+      place = next;
+    }
+  }
+  start.place.token = __shfl_sync(kAllLanes, place.token, from);
+  start.place.partial = __shfl_sync(kAllLanes, place.partial, from);
+  start.place.start = __shfl_sync(kAllLanes, place.start, from);
+  return start;
+}
+
+// Records in shared memory: 32 bytes.
+__device__ __forceinline__ void store_record(std::uint32_t to, const PartRecord& r) {
+  const auto word = [](std::int32_t value) { return static_cast<std::uint32_t>(value); };
+  ptx::st_shared_v4(to, {word(r.token), word(r.first_block), word(r.blocks), word(r.part)});
+  ptx::st_shared_v4(to + 16, {word(r.parts), word(r.first_partial), word(r.partials), word(r.partial_step)});
+}
+__device__ __forceinline__ PartRecord load_record(std::uint32_t from) {
+  const auto number = [](std::uint32_t value) { return static_cast<std::int32_t>(value); };
+  const uint4 a = ptx::ld_shared_v4(from);
+  const uint4 b = ptx::ld_shared_v4(from + 16);
+  return {number(a.x), number(a.y), number(a.z), number(a.w), number(b.x), number(b.y), number(b.z), number(b.w)};
+}
+
+// From part to part through a window.
+struct Walk {
+  const Args& args;
+  Balance balance;
+  std::int32_t window;
+  Place place;
+  std::int32_t fixed = 0;  // mode kFixed: the next part of the token
+
+  __device__ __forceinline__ PartRecord next() {
+    const std::int64_t end = balance.window * (window + 1);
+    while (place.token < args.n && place.start < end) {
+      const std::int32_t blocks = blocks_of_token(args, place.token);
+      if (balance.mode == kFixed) {
+        // A part belongs to the window in which it starts.
+        const std::int64_t at = place.start + static_cast<std::int64_t>(fixed) * (balance.overhead + kFixedBlocks);
+        const PartRecord part = fixed_part(place, blocks, fixed, args.partials);
+        if (part.token >= 0) {
+          if (at >= end) return {};
+          ++fixed;
+          if (at >= balance.window * window) return part;
+          continue;
+        }
+        fixed = 0;
+        place = after(balance, place, blocks);
+        continue;
+      }
+      const PartRecord part = part_in_window(balance, place, blocks, window);
+      place = after(balance, place, blocks);
+      if (part.token >= 0) return part;
+    }
+    return {};
+  }
+};
+
+}  // namespace sparse_mla::cuda::sm90::decode
