@@ -95,9 +95,6 @@ __device__ inline void st_shared_b16(std::uint32_t address, std::uint16_t value)
 __device__ inline void st_shared_b32(std::uint32_t address, std::uint32_t value) {
   asm volatile("st.shared.b32 [%0], %1;" ::"r"(address), "r"(value) : "memory");
 }
-__device__ inline void st_shared_b16(std::uint32_t address, std::uint16_t value) {
-  asm volatile("st.shared.b16 [%0], %1;" ::"r"(address), "h"(value) : "memory");
-}
 __device__ inline void st_shared_b8(std::uint32_t address, std::uint32_t value) {
   asm volatile("st.shared.b8 [%0], %1;" ::"r"(address), "r"(value) : "memory");
 }
