@@ -31,6 +31,10 @@ struct RunOptions {
   // irrelevant before and after the call.
   void* workspace = nullptr;
   std::size_t workspace_bytes = 0;
+  // Where workspace is null and the call needs one: asked once, after the checks, for device memory that stays until
+  // the stream is past the call. May throw; never asked by calls that need none.
+  void* (*allocate)(std::size_t bytes, void* context) = nullptr;
+  void* allocate_context = nullptr;
 };
 
 // Contract part A. Needs out, max_logits and lse. Throws InvalidCall (std::invalid_argument) on a broken rule, and

@@ -17,6 +17,7 @@ void prefill(const PrefillProblem&, const Launch&) { refuse(); }
 void decode(const DecodeProblem&, const Launch&) { refuse(); }
 std::size_t prefill_workspace_bytes(const PrefillProblem&, const Launch&) { refuse(); }
 std::size_t decode_workspace_bytes(const DecodeProblem&, const Launch&) { refuse(); }
+void synchronize(int, void*) { refuse(); }
 std::vector<std::string> explain_choice(const PrefillProblem&) { return {kReason}; }
 std::vector<std::string> explain_choice(const DecodeProblem&) { return {kReason}; }
 const ValueSource& device_values() noexcept { return host_values(); }  // no CUDA tensor can exist here

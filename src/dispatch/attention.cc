@@ -30,6 +30,18 @@ cuda::Launch cuda_launch(Device device, const RunOptions& options) {
           .batch_invariant = options.batch_invariant};
 }
 
+// The launch with a workspace from options.allocate, where it needs one that the caller has not passed.
+template <class Problem>
+cuda::Launch with_workspace(cuda::Launch launch, const Problem& problem, const RunOptions& options,
+                            std::size_t (*bytes_of)(const Problem&, const cuda::Launch&)) {
+  if (launch.workspace != nullptr || options.allocate == nullptr) return launch;
+  const std::size_t bytes = bytes_of(problem, launch);
+  if (bytes == 0) return launch;
+  launch.workspace = options.allocate(bytes, options.allocate_context);
+  launch.workspace_bytes = bytes;
+  return launch;
+}
+
 Backend resolve(Device device, Backend asked) {
   if (asked == Backend::kAuto) return device.is_cuda() ? Backend::kCuda : Backend::kCpu;
   if (asked == Backend::kCpu && !device.is_cpu()) {
@@ -54,7 +66,8 @@ void run(const PrefillCall& call, const RunOptions& options) {
   if (resolve(call.q.device, options.backend) == Backend::kCpu) {
     cpu::prefill(problem, options.threads);
   } else if (call.q.device.is_cuda()) {
-    cuda::prefill(problem, cuda_launch(call.q.device, options));
+    cuda::prefill(problem, with_workspace(cuda_launch(call.q.device, options), problem, options,
+                                          &cuda::prefill_workspace_bytes));
   } else {
     cuda::prefill_from_host(problem, options.batch_invariant);
   }
@@ -65,7 +78,8 @@ void run(const DecodeCall& call, const RunOptions& options) {
   if (resolve(call.q.device, options.backend) == Backend::kCpu) {
     cpu::decode(problem, options.threads);
   } else if (call.q.device.is_cuda()) {
-    cuda::decode(problem, cuda_launch(call.q.device, options));
+    cuda::decode(problem, with_workspace(cuda_launch(call.q.device, options), problem, options,
+                                         &cuda::decode_workspace_bytes));
   } else {
     cuda::decode_from_host(problem, options.batch_invariant);
   }
