@@ -148,7 +148,8 @@ def sparse_attn_v4_paged_decode(
     """
     inputs = (q, unified_kv, kv_indices, kv_indptr, attn_sink, float(softmax_scale), kv_scales)
     if _traced() or _kind(q) == "torch":
-        return _torch.decode_contract(inputs)
+        from_torch: ArrayT = _torch.decode_contract(inputs)
+        return from_torch
     out: ArrayT = _decode(Flag.CONTRACT, inputs, None, None, False, 0, None, None)[0]
     return out
 

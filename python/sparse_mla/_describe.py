@@ -56,9 +56,9 @@ class Describer:
             return 0
         torch = sys.modules["torch"]
         if type(tensor) in (torch.Tensor, torch.nn.Parameter) and tensor.device.type != "meta":
-            return tensor.data_ptr()
+            return int(tensor.data_ptr())
         number = self._ranges.setdefault(tensor.untyped_storage()._cdata, len(self._ranges) + 1)
-        return number % _MAX_RANGES * _RANGE + tensor.storage_offset() * tensor.element_size()
+        return int(number % _MAX_RANGES * _RANGE + tensor.storage_offset() * tensor.element_size())
 
     def _jax(self, array: Any) -> Description:
         device = next(iter(array.devices()))

@@ -110,7 +110,7 @@ def raise_violation(violation: Violation) -> NoReturn:
     error = _ERROR_CLASSES[violation.error_class](violation.message)
     error.violation = violation  # type: ignore[attr-defined]
     # add_note came with Python 3.11; older ones keep the list, which tools that know PEP 678 print.
-    error.__notes__ = list(violation.notes())  # type: ignore[attr-defined]
+    error.__notes__ = list(violation.notes())
     raise error from None
 
 
