@@ -19,13 +19,17 @@ except ImportError:  # torch is found at run time; without it NumPy, CuPy and JA
     torch = None  # type: ignore[assignment]
 
 
-def _traced() -> bool:
-    return torch is not None and torch.compiler.is_compiling()
+# Plain numbers: they are passed to the compiled module with every call.
+_CONTRACT = int(Flag.CONTRACT)
+_BATCH_INVARIANT = int(Flag.BATCH_INVARIANT)
+_CHECK_VALUES = int(Flag.CHECK_VALUES)
+
+
+def _is_torch(q: Any) -> bool:
+    return torch is not None and isinstance(q, torch.Tensor)
 
 
 def _kind(q: Any) -> str:
-    if torch is not None and isinstance(q, torch.Tensor):
-        return "torch"
     kind = kind_of(q)
     if kind is None:
         raise TypeError(f"q must be a torch.Tensor or a NumPy, CuPy or JAX array, got {type(q).__name__}")
@@ -33,7 +37,7 @@ def _kind(q: Any) -> str:
 
 
 def _prefill(flags: int, inputs: tuple[Any, ...], outputs: tuple[Any, Any, Any], workspace: Any) -> tuple[Any, Any, Any]:
-    if _traced() or _kind(inputs[0]) == "torch":
+    if _is_torch(inputs[0]):
         return _torch.prefill(flags, inputs, outputs, workspace)
     from . import _arrays
 
@@ -44,7 +48,7 @@ def _decode(
     flags: int, inputs: tuple[Any, ...], out: Any, lse: Any, wants_lse: bool, d_v: int, second: Any, workspace: Any
 ) -> tuple[Any, Any]:
     pool = (None, None, None, None) if second is None else (*second, None)[:4]
-    if _traced() or _kind(inputs[0]) == "torch":
+    if _is_torch(inputs[0]):
         return _torch.decode(flags, inputs, out, lse, wants_lse, d_v, pool, workspace)
     from . import _arrays
 
@@ -104,7 +108,7 @@ def sparse_mla_q8kv8_prefill_fwd(
     more: sparse-mla explain prefill-q-cuda
     """
     return _prefill(
-        Flag.CONTRACT,
+        _CONTRACT,
         (q, kv, indices, float(sm_scale), q_scale, kv_scale, operator.index(d_v), attn_sink, topk_length),
         (out, max_logits, lse),
         None,
@@ -147,15 +151,15 @@ def sparse_attn_v4_paged_decode(
     sparse_attn_v4_paged_decode requires CUDA tensors
     """
     inputs = (q, unified_kv, kv_indices, kv_indptr, attn_sink, float(softmax_scale), kv_scales)
-    if _traced() or _kind(q) == "torch":
+    if _is_torch(q):
         from_torch: ArrayT = _torch.decode_contract(inputs)
         return from_torch
-    out: ArrayT = _decode(Flag.CONTRACT, inputs, None, None, False, 0, None, None)[0]
+    out: ArrayT = _decode(_CONTRACT, inputs, None, None, False, 0, None, None)[0]
     return out
 
 
 def _general_flags(batch_invariant: bool, check_values: bool) -> int:
-    return (Flag.BATCH_INVARIANT if batch_invariant else 0) | (Flag.CHECK_VALUES if check_values else 0)
+    return (_BATCH_INVARIANT if batch_invariant else 0) | (_CHECK_VALUES if check_values else 0)
 
 
 def prefill(
@@ -204,7 +208,7 @@ def prefill(
     >>> out[0, 0].tolist(), round(float(lse[0, 0].exp()), 3)
     ([1.0, 1.0, 1.0, 1.0], 2.0)
     """
-    if workspace is not None and _traced():
+    if workspace is not None and _is_torch(q) and torch.compiler.is_compiling():
         raise ValueError("workspace cannot be passed under torch.compile; leave it None")
     return _prefill(
         _general_flags(batch_invariant, check_values),
@@ -296,7 +300,7 @@ def decode(
     >>> sparse_mla.decode(q, pool, slots, indptr, None, 1.0, d_v=2).tolist()
     [[[2.0, 2.0]], [[0.0, 0.0]]]
     """
-    if workspace is not None and _traced():
+    if workspace is not None and _is_torch(q) and torch.compiler.is_compiling():
         raise ValueError("workspace cannot be passed under torch.compile; leave it None")
     result, result_lse = _decode(
         _general_flags(batch_invariant, check_values),

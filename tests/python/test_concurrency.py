@@ -113,7 +113,7 @@ def test_one_native_call_and_one_allocation_an_output(monkeypatch):
 
     monkeypatch.setattr(_native, "prefill", counted("native", _native.prefill))
     monkeypatch.setattr(_native, "decode", counted("native", _native.decode))
-    for allocator in ("empty", "empty_like", "zeros", "full"):
+    for allocator in ("empty", "empty_strided", "empty_like", "zeros", "full"):
         monkeypatch.setattr(torch, allocator, counted("allocations", getattr(torch, allocator)))
     for allocator in ("new_empty", "new_zeros", "clone", "contiguous", "to"):
         monkeypatch.setattr(torch.Tensor, allocator, counted("allocations", getattr(torch.Tensor, allocator)))

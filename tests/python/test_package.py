@@ -21,7 +21,7 @@ def modules():
             yield module.name
 
 
-@pytest.mark.parametrize("name", modules())
+@pytest.mark.parametrize("name", list(modules()))
 def test_examples_in_docstrings(name):
     module = importlib.import_module(name)
     failed, _ = doctest.testmod(module, extraglobs={}, optionflags=doctest.ELLIPSIS)
