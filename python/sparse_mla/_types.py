@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Generic, NamedTuple, Optional, Protocol, TypeVar
+from typing import Any, NamedTuple, Optional, Protocol, TypeVar
 
 
 class Array(Protocol):
@@ -17,7 +17,7 @@ class Array(Protocol):
 ArrayT = TypeVar("ArrayT", bound=Array)
 
 
-class PagedPool(NamedTuple, Generic[ArrayT]):
+class PagedPool(NamedTuple):
     """One pool of rows and the slot lists into it, as `decode` takes a second one.
 
     Attributes:
@@ -27,7 +27,7 @@ class PagedPool(NamedTuple, Generic[ArrayT]):
         kv_scales: [total_pages, D / 64] float32, or None.
     """
 
-    unified_kv: ArrayT
-    kv_indices: ArrayT
-    kv_indptr: ArrayT
-    kv_scales: Optional[ArrayT] = None
+    unified_kv: Array
+    kv_indices: Array
+    kv_indptr: Array
+    kv_scales: Optional[Array] = None
