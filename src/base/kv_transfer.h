@@ -18,7 +18,8 @@ struct KvPlaces {
   std::int64_t page_size = 1;   // > 0; 1 where rows are evenly spaced
   std::int64_t page_bytes = 0;  // from page to page
   std::int64_t row_bytes = 0;   // from row to row of a page
-  int tail = 0;                 // bf16 values behind a row's e4m3 ones
+  int tail = 0;                 // bf16 values of a row, besides its e4m3 ones
+  int tail_offset = 0;          // bytes from a row's start to them
 
   // e4m3fn only. Scale k of slot s is at scales + page * scale_page_bytes + row * scale_row_bytes + k * its size, and
   // is that of values [k * group, (k + 1) * group).

@@ -355,6 +355,17 @@ constexpr auto kSlotCountRules = std::to_array<KvRule>({
        return counts(expected, got);
      }},
     {.id = "KV",
+     .slug = "kv-transfer-int32",
+     .argument = "source_slots",
+     .message = "a transfer must have fewer than 2**31 rows, got {found}",
+     .fix = "split the slot lists",
+     .check = [](const In& in) -> Broken {
+       constexpr std::int64_t kLimit = std::numeric_limits<std::int32_t>::max();
+       const std::int64_t got = kv_transfer_rows(in.call);
+       if (got < kLimit) return std::nullopt;
+       return counts(kLimit, got);
+     }},
+    {.id = "KV",
      .slug = "kv-source-row-per-slot",
      .argument = "source",
      .needs = kSourceRows,

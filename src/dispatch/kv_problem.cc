@@ -23,6 +23,7 @@ void place_rows(KvPlaces& places, const Tensor& data) {
 void place_scales(KvPlaces& places, const KvRows& rows, const KvFormatInfo& info) {
   places.group = info.group;
   places.tail = info.tail;
+  places.tail_offset = info.width - info.tail;
   const Tensor* scales = rows.scales.tensor();
   switch (info.scale_place) {
     case KvScalePlace::kNone:
@@ -38,7 +39,8 @@ void place_scales(KvPlaces& places, const KvRows& rows, const KvFormatInfo& info
       break;
     }
     case KvScalePlace::kRow:
-      places.scales = places.data + kv_value_bytes(info, info.width) - 2 * info.tail;
+      places.scales = places.data + places.tail_offset;
+      places.tail_offset += static_cast<int>(kv_row_scales(info, info.width) * std::int64_t{sizeof(float)});
       places.scale_page_bytes = places.page_bytes;
       places.scale_row_bytes = places.row_bytes;
       break;

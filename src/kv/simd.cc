@@ -179,7 +179,7 @@ void LoadRow(const KvPlaces& places, std::int64_t slot, int width, float* to) {
     const float scale = scales == nullptr ? 1.0f : ScaleAt(places, scales, i / group);
     LoadE4m3(reinterpret_cast<const std::uint8_t*>(data) + i, group, scale, to + i);
   }
-  LoadBf16(reinterpret_cast<const std::uint16_t*>(data + front), places.tail, to + front);
+  LoadBf16(reinterpret_cast<const std::uint16_t*>(data + places.tail_offset), places.tail, to + front);
 }
 
 HWY_INLINE float MakeScale(KvScaling scaling, const float* values, int count, const float* given, bool power_of_two) {
@@ -220,7 +220,7 @@ void StoreRow(const float* row, int width, const KvPlaces& places, std::int64_t 
     }
   }
   if (places.scales_have_pad) scales[groups] = std::byte{0};
-  StoreBf16(row + front, places.tail, reinterpret_cast<std::uint16_t*>(data + front));
+  StoreBf16(row + front, places.tail, reinterpret_cast<std::uint16_t*>(data + places.tail_offset));
 }
 
 }  // namespace HWY_NAMESPACE

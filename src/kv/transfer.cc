@@ -85,8 +85,10 @@ class Overtaken {
 // Codes and scales as they are, between places of one layout.
 void copy_row(const KvTransferProblem& p, std::int64_t source, std::int64_t target) {
   const std::int64_t front = p.width - p.source.tail;
-  std::memcpy(p.target.data + p.target.offset_of(target), p.source.data + p.source.offset_of(source),
-              static_cast<std::size_t>(front + 2 * p.source.tail));
+  std::byte* to = p.target.data + p.target.offset_of(target);
+  const std::byte* from = p.source.data + p.source.offset_of(source);
+  std::memcpy(to, from, static_cast<std::size_t>(front));
+  std::memcpy(to + p.target.tail_offset, from + p.source.tail_offset, static_cast<std::size_t>(2 * p.source.tail));
   const std::int64_t groups = front / p.source.group;
   const std::int64_t scale_bytes = p.source.scales_are_exponents ? groups : groups * std::int64_t{sizeof(float)};
   std::byte* scales = p.target.scales + p.target.scale_offset_of(target);

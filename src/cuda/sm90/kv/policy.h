@@ -1,0 +1,25 @@
+// The numbers of the KV cache kernels.
+#pragma once
+
+namespace sparse_mla::cuda::sm90::kv {
+
+// A row belongs to 8 lanes; a lane holds 8 of the 64 values of a block, 16 bytes of them in bf16. So a warp touches four
+// rows, 128 bytes of each at a time, and a scale group of 64 is one block.
+inline constexpr int kLanesPerRow = 8;
+inline constexpr int kValuesPerLane = 8;
+inline constexpr int kBlockValues = kLanesPerRow * kValuesPerLane;
+inline constexpr int kRowsPerWarp = 32 / kLanesPerRow;
+inline constexpr int kThreads = 256;
+inline constexpr int kRowsPerCta = kThreads / kLanesPerRow;
+
+// Up to this many rows a row finds out by itself whether a later one has its target slot; more rows leave their numbers
+// in a table first (two more launches and 4 bytes of workspace a cache row).
+inline constexpr int kScanRows = 1024;
+
+// Scales within these bounds are divided by with multiplications (store.cuh).
+inline constexpr float kLeastFastScale = 0x1p-80f;
+inline constexpr float kLargestFastScale = 0x1p80f;
+
+static_assert(kThreads % 32 == 0 && kRowsPerCta * kLanesPerRow == kThreads);
+
+}  // namespace sparse_mla::cuda::sm90::kv
