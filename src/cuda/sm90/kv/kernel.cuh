@@ -15,28 +15,11 @@ __device__ inline std::int64_t row_of_lane() {
   return static_cast<std::int64_t>(blockIdx.x) * kRowsPerCta + threadIdx.x / kLanesPerRow;
 }
 
-// kBlocks consecutive blocks of a row from `first` on: all loads, then pairs of blocks, so that a scale group of 128 is
-// in one lane's hands.
+// kBlocks: 8 or 9, the blocks of rows of 512 and 576 values, all of which are loaded before the first is used; 0: any
+// number, one after the other.
 template <class Source, class Target, int kBlocks>
-__device__ void move_blocks(const Source& source, const Target& target, int first, const Lane& lane) {
-  typename Source::Raw raw[kBlocks];
-#pragma unroll
-  for (int k = 0; k < kBlocks; ++k) raw[k] = source.load(first + k, lane.sub);
-#pragma unroll
-  for (int k = 0; k + 1 < kBlocks; k += 2) {
-    const Values two[2] = {source.values(raw[k]), source.values(raw[k + 1])};
-    target.store(first + k, two, lane);
-  }
-  if constexpr (kBlocks % 2 == 1) {
-    const Values one[1] = {source.values(raw[kBlocks - 1])};
-    target.store(first + kBlocks - 1, one, lane);
-  }
-}
-
-// kBlocks divides the blocks of a row: all of them for rows of 512 and 576 values, 1 for other widths.
-template <class Source, class Target, int kBlocks>
-__global__ void __launch_bounds__(kThreads) transfer(const __grid_constant__ KvTransferProblem p, Repeats repeats,
-                                                     const std::int32_t* __restrict__ last_row) {
+__global__ void __launch_bounds__(kThreads, Source::kMinCtasPerSm)
+    transfer(const __grid_constant__ KvTransferProblem p, Repeats repeats, const std::int32_t* __restrict__ last_row) {
   const std::int64_t i = row_of_lane();
   if (i >= p.count) return;
   const Lane lane;
@@ -44,11 +27,23 @@ __global__ void __launch_bounds__(kThreads) transfer(const __grid_constant__ KvT
   const std::int64_t to = target_of(p, i);
   const bool is_moved = from != kNoSlot && to != kNoSlot;
   if (p.remapped != nullptr && lane.sub == 0) p.remapped[i] = static_cast<std::int32_t>(is_moved ? to : kNoSlot);
-  if (!is_moved || is_overtaken(p, repeats, last_row, i, to, lane)) return;
-  const Source source = make_source<Source>(p, from);
-  const Target target(p, i, to);
-  for (int first = 0; first < p.width / kBlockValues; first += kBlocks) {
-    move_blocks<Source, Target, kBlocks>(source, target, first, lane);
+  if (!is_moved) return;
+  const Source source(p, from);
+  if constexpr (kBlocks == 0) {
+    if (is_overtaken(p, repeats, last_row, i, to, lane)) return;
+    const Target target(p, i, to);
+    for (int block = 0; block < p.width / kBlockValues; ++block) {
+      target.store_block(block, source.values(source.load(block, lane.sub)), lane);
+    }
+  } else {
+    typename Source::Raw raw[kBlocks - 1];
+#pragma unroll
+    for (int k = 0; k < kBlocks - 1; ++k) raw[k] = source.load(k, lane.sub);
+    const typename Source::Last last = source.load_last(kBlocks - 1, lane.sub);
+    // Asked while the row is on its way.
+    if (is_overtaken(p, repeats, last_row, i, to, lane)) return;
+    const Target target(p, i, to);
+    target.store_row(source, raw, last, lane);
   }
 }
 
@@ -69,9 +64,9 @@ __global__ void __launch_bounds__(kThreads) find_amax(const __grid_constant__ Kv
   float a = 0.0f;
   const std::int64_t from = i < p.count ? source_of(p, i) : kNoSlot;
   if (from != kNoSlot && target_of(p, i) != kNoSlot) {
-    const Source source = make_source<Source>(p, from);
+    const Source source(p, from);
     for (int block = 0; block < p.width / kBlockValues; ++block) {
-      a = fmaxf(a, finite_amax(source.values(source.load(block, lane.sub))));
+      a = fmaxf(a, source.amax(source.load_last(block, lane.sub)));
     }
   }
   const int largest = __reduce_max_sync(0xFFFFFFFFu, __float_as_int(a));

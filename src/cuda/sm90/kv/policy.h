@@ -11,6 +11,9 @@ inline constexpr int kBlockValues = kLanesPerRow * kValuesPerLane;
 inline constexpr int kRowsPerWarp = 32 / kLanesPerRow;
 inline constexpr int kThreads = 256;
 inline constexpr int kRowsPerCta = kThreads / kLanesPerRow;
+// At least, for sources of 8 and 16 bits (80 registers a thread) and of float32 (128), whose rows take twice the registers.
+inline constexpr int kCtasPerSm = 3;
+inline constexpr int kCtasPerSmFloat32 = 2;
 
 // Up to this many rows a row finds out by itself whether a later one has its target slot; more rows leave their numbers
 // in a table first (two more launches and 4 bytes of workspace a cache row).

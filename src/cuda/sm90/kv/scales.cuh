@@ -5,26 +5,32 @@
 
 #include "cuda/sm90/kv/load.cuh"
 #include "cuda/sm90/kv/policy.h"
+#include "cuda/sm90/kv/rows.cuh"
 #include "sparse_mla/kv_formats.h"
 
 namespace sparse_mla::cuda::sm90::kv {
-
-// The largest finite magnitude of a lane's values.
-__device__ inline float finite_amax(const Values& values) {
-  float largest = 0.0f;
-#pragma unroll
-  for (float x : values.x) {
-    const float magnitude = fabsf(x);
-    largest = fmaxf(largest, magnitude <= 3.402823466e38f ? magnitude : 0.0f);
-  }
-  return largest;
-}
 
 // Of the 8 lanes of a row.
 __device__ inline float row_max(float value, unsigned mask) {
 #pragma unroll
   for (int step = 1; step < kLanesPerRow; step *= 2) value = fmaxf(value, __shfl_xor_sync(mask, value, step));
   return value;
+}
+
+// From 8 numbers in each of the 8 lanes of a row to the maximum of number `sub` in lane `sub`: 7 exchanges, each lane
+// giving away the half that is not its own.
+__device__ inline float scattered_max(float (&numbers)[kLanesPerRow], const Lane& lane) {
+#pragma unroll
+  for (int half = kLanesPerRow / 2; half > 0; half /= 2) {
+    const bool upper = (lane.sub & half) != 0;
+#pragma unroll
+    for (int k = 0; k < half; ++k) {
+      const float kept = upper ? numbers[k + half] : numbers[k];
+      const float given = upper ? numbers[k] : numbers[k + half];
+      numbers[k] = fmaxf(kept, __shfl_xor_sync(lane.mask(), given, half));
+    }
+  }
+  return numbers[0];
 }
 
 __device__ inline float amax_scale(float a) { return a == 0.0f ? 1.0f : fmaxf(__fdiv_rn(a, 448.0f), 0x1p-126f); }
@@ -51,38 +57,48 @@ __device__ inline float make_scale(KvScaling scaling, float a, const float* give
 struct Divisor {
   float scale;
   float reciprocal;
-  bool is_exact;  // the reciprocal is: the scale is a power of two
-  bool is_fast;
+
+  // A power of two has an exact reciprocal.
+  __device__ bool is_exact() const { return (__float_as_uint(scale) & 0x7FFFFFu) == 0 && is_fast(); }
+  __device__ bool is_fast() const { return scale >= kLeastFastScale && scale <= kLargestFastScale; }
 };
-__device__ inline Divisor divisor_of(float scale, bool power_of_two) {
-  return {scale, __frcp_rn(scale), power_of_two, scale >= kLeastFastScale && scale <= kLargestFastScale};
+__device__ inline Divisor divisor_of(float scale) { return {scale, __frcp_rn(scale)}; }
+
+// From q = x times the reciprocal, the quotient x / scale, correctly rounded. Two corrections by the remainder: the first
+// makes the quotient faithful, the second, from there with a correctly rounded reciprocal, correctly rounded
+// (Markstein). With scales of 2^-80 to 2^80 no remainder that matters leaves float32's range: below 2^-11 the code is 0,
+// whatever the last bits. Remainders are taken with the sign that keeps -0 as it is.
+__device__ inline float corrected(float q, float x, const Divisor& d) {
+  const float once = __fmaf_rn(-__fmaf_rn(q, d.scale, -x), d.reciprocal, q);
+  return __fmaf_rn(-__fmaf_rn(once, d.scale, -x), d.reciprocal, once);
 }
 
-// x / scale, correctly rounded wherever the e4m3 code depends on it. Two corrections by the remainder: the first makes
-// the quotient faithful, the second, from there with a correctly rounded reciprocal, correctly rounded (Markstein).
-// Below 2^-11 the code is 0 and from 512 up it is 448, whatever the last bits; in between, with scales of 2^-80 to 2^80,
-// no remainder leaves float32's range.
-__device__ inline float corrected_quotient(float x, const Divisor& d) {
-  const float q = __fmul_rn(x, d.reciprocal);
-  const float once = __fmaf_rn(__fmaf_rn(-q, d.scale, x), d.reciprocal, q);
-  const float twice = __fmaf_rn(__fmaf_rn(-once, d.scale, x), d.reciprocal, once);
-  return fabsf(q) < 512.0f ? twice : q;
-}
-
-// Values divided by the scale, so that their e4m3 codes are those of x / scale rounded to float32.
+// Values divided by the scale, so that their e4m3 codes are those of x / scale rounded to float32. From 512 up the code is
+// 448 whatever the last bits, and an infinity has no remainder.
 __device__ inline Values divided(const Values& values, const Divisor& d) {
-  Values quotients;
-  if (d.is_exact) {
+  Values q;
+  if (!d.is_fast()) {
 #pragma unroll
-    for (int k = 0; k < kValuesPerLane; ++k) quotients.x[k] = __fmul_rn(values.x[k], d.reciprocal);
-  } else if (d.is_fast) {
+    for (int k = 0; k < kValuesPerLane; ++k) q.x[k] = __fdiv_rn(values.x[k], d.scale);
+    return q;
+  }
+  float largest = 0.0f;
 #pragma unroll
-    for (int k = 0; k < kValuesPerLane; ++k) quotients.x[k] = corrected_quotient(values.x[k], d);
+  for (int k = 0; k < kValuesPerLane; ++k) {
+    q.x[k] = __fmul_rn(values.x[k], d.reciprocal);
+    largest = fmaxf(largest, fabsf(q.x[k]));
+  }
+  if (d.is_exact()) return q;
+  if (largest < 512.0f) {
+#pragma unroll
+    for (int k = 0; k < kValuesPerLane; ++k) q.x[k] = corrected(q.x[k], values.x[k], d);
   } else {
 #pragma unroll
-    for (int k = 0; k < kValuesPerLane; ++k) quotients.x[k] = __fdiv_rn(values.x[k], d.scale);
+    for (int k = 0; k < kValuesPerLane; ++k) {
+      if (fabsf(q.x[k]) < 512.0f) q.x[k] = corrected(q.x[k], values.x[k], d);
+    }
   }
-  return quotients;
+  return q;
 }
 
 }  // namespace sparse_mla::cuda::sm90::kv

@@ -14,13 +14,14 @@ TransferKernel for_width(int width) {
     case 9:
       return transfer<Source, Target, 9>;
     default:
-      return transfer<Source, Target, 1>;
+      return transfer<Source, Target, 0>;
   }
 }
 
 template <class Source>
 TransferKernel transfer_kernel_from(const KvTransferProblem& problem) noexcept {
-  if (problem.target.is_fp8()) return for_width<Source, Fp8Target>(problem.width);
+  if (problem.target.is_fp8() && problem.target.group == 0) return for_width<Source, OneScaleTarget>(problem.width);
+  if (problem.target.is_fp8()) return for_width<Source, GroupTarget>(problem.width);
   if (problem.target.dtype == DType::kFloat32) return for_width<Source, Float32Target>(problem.width);
   return for_width<Source, HalfTarget>(problem.width);
 }

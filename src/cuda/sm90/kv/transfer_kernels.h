@@ -1,4 +1,4 @@
-// The instances of the transfer kernel: nine pairs of source and target, each for rows of 8, 9 and any blocks. Each file
+// The instances of the transfer kernel: twelve pairs of source and target, each for rows of 8, 9 and any blocks. Each file
 // of instances/kv_*.cu holds those of one source.
 #pragma once
 
