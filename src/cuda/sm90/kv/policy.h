@@ -19,9 +19,10 @@ inline constexpr int kCtasPerSmFloat32 = 2;
 // in a table first (two more launches and 4 bytes of workspace a cache row).
 inline constexpr int kScanRows = 1024;
 
-// Scales within these bounds are divided by with multiplications (store.cuh).
+// A scale outside of these bounds, and with it the values under it, is moved inside by kScaleShift (scales.cuh).
 inline constexpr float kLeastFastScale = 0x1p-80f;
 inline constexpr float kLargestFastScale = 0x1p80f;
+inline constexpr float kScaleShift = 0x1p80f;
 
 static_assert(kThreads % 32 == 0 && kRowsPerCta * kLanesPerRow == kThreads);
 

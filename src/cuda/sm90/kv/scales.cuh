@@ -3,6 +3,7 @@
 
 #include <cstdint>
 
+#include "cuda/ptx/convert.cuh"
 #include "cuda/sm90/kv/load.cuh"
 #include "cuda/sm90/kv/policy.h"
 #include "cuda/sm90/kv/rows.cuh"
@@ -53,16 +54,21 @@ __device__ inline float make_scale(KvScaling scaling, float a, const float* give
   return scaling == KvScaling::kAmax && !power_of_two ? amax_scale(a) : power_of_two_scale(a);
 }
 
-// Division by one scale.
+// Division of `factor` x by `scale`; the factor is a power of two that is in the scale already, mostly 1.
 struct Divisor {
   float scale;
   float reciprocal;
+  float factor;
 
-  // A power of two has an exact reciprocal.
-  __device__ bool is_exact() const { return (__float_as_uint(scale) & 0x7FFFFFu) == 0 && is_fast(); }
-  __device__ bool is_fast() const { return scale >= kLeastFastScale && scale <= kLargestFastScale; }
+  __device__ bool has_exact_reciprocal() const { return (__float_as_uint(scale) & 0x7FFFFFu) == 0; }
 };
-__device__ inline Divisor divisor_of(float scale) { return {scale, __frcp_rn(scale)}; }
+// Moving scale and values by 2^80 or 2^-80 changes no code: what overflows is past 448 scales anyway, what underflows is
+// below 2^-11 of one.
+__device__ inline Divisor divisor_of(float scale) {
+  const float factor = scale < kLeastFastScale ? kScaleShift : scale > kLargestFastScale ? 1.0f / kScaleShift : 1.0f;
+  const float moved = __fmul_rn(scale, factor);
+  return {moved, __frcp_rn(moved), factor};
+}
 
 // From q = x times the reciprocal, the quotient x / scale, correctly rounded. Two corrections by the remainder: the first
 // makes the quotient faithful, the second, from there with a correctly rounded reciprocal, correctly rounded
@@ -73,31 +79,23 @@ __device__ inline float corrected(float q, float x, const Divisor& d) {
   return __fmaf_rn(-__fmaf_rn(once, d.scale, -x), d.reciprocal, once);
 }
 
-// Values divided by the scale, so that their e4m3 codes are those of x / scale rounded to float32. From 512 up the code is
-// 448 whatever the last bits, and an infinity has no remainder.
-__device__ inline Values divided(const Values& values, const Divisor& d) {
-  Values q;
-  if (!d.is_fast()) {
+// Values divided by the scale, so that their e4m3 codes are those of x / scale rounded to float32. Values are held at 512
+// scales, where the code is 448 like that of all beyond, so that an infinity has a remainder.
+__device__ inline Values divided(Values values, const Divisor& d) {
+  if (d.factor != 1.0f) {
 #pragma unroll
-    for (int k = 0; k < kValuesPerLane; ++k) q.x[k] = __fdiv_rn(values.x[k], d.scale);
-    return q;
+    for (float& x : values.x) x = __fmul_rn(x, d.factor);
   }
-  float largest = 0.0f;
+  const float limit = __fmul_rn(512.0f, d.scale);
+  Values q;
 #pragma unroll
   for (int k = 0; k < kValuesPerLane; ++k) {
+    values.x[k] = ptx::min_nan_xorsign_abs(values.x[k], limit);
     q.x[k] = __fmul_rn(values.x[k], d.reciprocal);
-    largest = fmaxf(largest, fabsf(q.x[k]));
   }
-  if (d.is_exact()) return q;
-  if (largest < 512.0f) {
+  if (d.has_exact_reciprocal()) return q;
 #pragma unroll
-    for (int k = 0; k < kValuesPerLane; ++k) q.x[k] = corrected(q.x[k], values.x[k], d);
-  } else {
-#pragma unroll
-    for (int k = 0; k < kValuesPerLane; ++k) {
-      if (fabsf(q.x[k]) < 512.0f) q.x[k] = corrected(q.x[k], values.x[k], d);
-    }
-  }
+  for (int k = 0; k < kValuesPerLane; ++k) q.x[k] = corrected(q.x[k], values.x[k], d);
   return q;
 }
 

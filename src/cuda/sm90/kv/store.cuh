@@ -163,7 +163,8 @@ struct GroupTarget {
   }
   __device__ static Divisor of_lane(const Divisor& mine, int k, const Lane& lane) {
     return {__shfl_sync(lane.mask(), mine.scale, k, kLanesPerRow),
-            __shfl_sync(lane.mask(), mine.reciprocal, k, kLanesPerRow)};
+            __shfl_sync(lane.mask(), mine.reciprocal, k, kLanesPerRow),
+            __shfl_sync(lane.mask(), mine.factor, k, kLanesPerRow)};
   }
 };
 
