@@ -2,7 +2,7 @@
 // predicates that both tables use.
 //
 // An argument is a type with
-//   Call              PrefillCall or DecodeCall
+//   Call              PrefillCall, DecodeCall or KvCall
 //   kName             as people write it: "kv_scale", "second_pool.kv_indices"
 //   tensor(call)      the tensor, or null for None and for what is not a tensor
 //   argument(call)    the Argument it is, or null for a member that is always a tensor
@@ -26,6 +26,8 @@ template <class Call>
 constexpr auto slug_prefix() {
   if constexpr (std::same_as<Call, PrefillCall>) {
     return Text("prefill-");
+  } else if constexpr (std::same_as<Call, KvCall>) {
+    return Text("kv-");
   } else {
     return Text("decode-");
   }
