@@ -24,6 +24,28 @@ __device__ inline void mbarrier_arrive_release_cluster(std::uint32_t barrier) {
   asm volatile("mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
 
+// The same two in the threads where `arrives` is true, without a branch.
+__device__ inline void mbarrier_arrive_if(std::uint32_t barrier, bool arrives) {
+  asm volatile(
+      "{\n"
+      ".reg .pred p;\n"
+      "setp.ne.u32 p, %1, 0;\n"
+      "@p mbarrier.arrive.shared::cta.b64 _, [%0];\n"
+      "}\n" ::"r"(barrier),
+      "r"(static_cast<std::uint32_t>(arrives))
+      : "memory");
+}
+__device__ inline void mbarrier_arrive_cluster_if(std::uint32_t barrier, bool arrives) {
+  asm volatile(
+      "{\n"
+      ".reg .pred p;\n"
+      "setp.ne.u32 p, %1, 0;\n"
+      "@p mbarrier.arrive.shared::cluster.b64 _, [%0];\n"
+      "}\n" ::"r"(barrier),
+      "r"(static_cast<std::uint32_t>(arrives))
+      : "memory");
+}
+
 // mbarrier.arrive.expect_tx: one arrival, and `bytes` more to come by asynchronous copies.
 __device__ inline void mbarrier_arrive_expect_tx(std::uint32_t barrier, std::uint32_t bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
