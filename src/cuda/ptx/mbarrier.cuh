@@ -99,6 +99,24 @@ __device__ inline void mbarrier_wait(std::uint32_t barrier, std::uint32_t parity
       : "memory");
 }
 
+// Waits for two at once: both are asked before either answer is used.
+__device__ inline void mbarrier_wait_two(std::uint32_t first, std::uint32_t first_parity, std::uint32_t second,
+                                         std::uint32_t second_parity) {
+  asm volatile(
+      "{\n"
+      ".reg .pred p, q;\n"
+      "WAIT:\n"
+      "mbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1;\n"
+      "mbarrier.try_wait.parity.shared::cta.b64 q, [%2], %3;\n"
+      "and.pred p, p, q;\n"
+      "@p bra DONE;\n"
+      "bra WAIT;\n"
+      "DONE:\n"
+      "}\n" ::"r"(first),
+      "r"(first_parity), "r"(second), "r"(second_parity)
+      : "memory");
+}
+
 // cp.async.mbarrier.arrive.noinc: this thread's arrival, once its earlier cp.async have landed.
 __device__ inline void cp_async_mbarrier_arrive_noinc(std::uint32_t barrier) {
   asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(barrier) : "memory");

@@ -49,8 +49,8 @@ inline constexpr std::array<Handshake, kEdges> kHandshakes = {{
      "probs_own[slot]: its products are done, and (the courier's arrival) the peer has its copy"},
     {Edge::peer_probs_free, Role::peer_mma, Role::courier, P.probs_peer_stages, kMmaWarps,
      "the peer's probs_peer[slot]: its products are done"},
-    {Edge::q_ready, Role::courier, Role::mma, 1, 1, "q_own, q_rope, by bytes"},
-    {Edge::q_free, Role::mma, Role::courier, 1, kMmaWarps, "q_own, q_rope: the row's last scores are complete"},
+    {Edge::q_ready, Role::courier, Role::mma, kMmaGroups, 1, "q_own, q_tail, q_rope: the WG's 64 heads, by bytes"},
+    {Edge::q_free, Role::mma, Role::courier, kMmaGroups, kMmaWarps / kMmaGroups, "the same: the row's last scores are complete"},
     {Edge::message_ready, Role::peer_mma, Role::mma, 2 * kMmaGroups, 1, "message[turn of agreement % 2], one WG's heads"},
     {Edge::scales_ready, Role::mma, Role::mma, 4, kMmaWarps, "scale_out[row % 4], frame_out[row % 4]"},
 }};

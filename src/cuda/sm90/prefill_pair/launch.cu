@@ -50,14 +50,14 @@ cudaError_t find_encoder(EncodeTiled& encode) {
   return cudaSuccess;
 }
 
-// q as bytes [s_q, h_q, d_qk], boxes of 128 heads by `width` bytes.
+// q as bytes [s_q, h_q, d_qk], boxes of 64 heads by `width` bytes.
 bool make_map(CUtensorMap& map, EncodeTiled encode, const PrefillProblem& problem, std::uint32_t width,
               CUtensorMapSwizzle swizzle) {
   const cuuint64_t sizes[3] = {static_cast<cuuint64_t>(problem.d_qk), static_cast<cuuint64_t>(problem.h_q),
                                static_cast<cuuint64_t>(problem.s_q)};
   const cuuint64_t strides[2] = {static_cast<cuuint64_t>(problem.q_head_stride),
                                  static_cast<cuuint64_t>(problem.q_row_stride)};
-  const cuuint32_t box[3] = {width, kHeads, 1};
+  const cuuint32_t box[3] = {width, kHeads / kMmaGroups, 1};
   const cuuint32_t steps[3] = {1, 1, 1};
   return encode(&map, CU_TENSOR_MAP_DATA_TYPE_UINT8, 3, const_cast<std::uint8_t*>(problem.q), sizes, strides, box, steps,
                 CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,

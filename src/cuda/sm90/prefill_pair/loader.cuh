@@ -165,7 +165,7 @@ struct Loader {
 
  private:
   __device__ static const std::int32_t* index_row(const Args& args, std::uint32_t row) {
-    return args.indices + static_cast<std::int64_t>(row / args.head_blocks) * args.indices_row_stride;
+    return args.indices + static_cast<std::int64_t>(args.query_of(row)) * args.indices_row_stride;
   }
   __device__ static std::uint32_t slot_offset(std::uint32_t slot) {
     if constexpr (kRing == Ring::rest) return offsetof(Shared<P>, rest) + slot * sizeof(typename Shared<P>::Rest);

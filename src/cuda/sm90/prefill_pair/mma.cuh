@@ -111,17 +111,17 @@ struct Mma {
   }
 
  private:
-  // One turn. 1 where the scored tile was the last of its row, else 0. own_values are those of tile t - 2 on entry and of
-  // tile t - 1 on exit: they are taken under the softmax.
+  // One turn. 1 where the scored tile was the last of its row, else 0. own_values are those of tile t - 2 on
+  // entry and of tile t - 1 on exit: they are taken under the softmax.
   __device__ __forceinline__ std::uint32_t turn(const Where& at, std::uint32_t clusters, ValueFragments& own_values) {
     const bool scoring = at.row < args.rows;
     [[maybe_unused]] const std::uint32_t tile = at.tile;
     float scores[32];
     ValueFragments peer_values;
     STAMP(0);
-    const bool move_between = take_peer_values(at, peer_values);
+    wait_for_tiles(at, scoring);
     STAMP(1);
-    if (scoring) wait_for_keys(at);
+    const bool move_between = begin_values(at, peer_values);
     STAMP(2);
     if constexpr (P.take_turns) ptx::bar_sync(kScoresTurnBarrier + group, kScoresTurnThreads);
 
@@ -199,15 +199,27 @@ struct Mma {
     ptx::mbarrier_arrive_if(barriers.template at<Edge::own_free>(at.before_third()), at.tile >= 1 && leads_warp());
   }
 
+  // Both halves of the weighed tile with their probabilities, the keys of the scored one, and its queries.
+  __device__ __forceinline__ void wait_for_tiles(const Where& at, bool scoring) const {
+    const std::uint32_t values_parity = at.tile >> 1 & 1 ^ 1, keys_parity = at.third_lap & 1;
+    if (scoring && at.begins()) barriers.template wait<Edge::q_ready>(group, at.rows_begun & 1);
+    if (scoring && at.weighing()) {
+      barriers.template wait_two<Edge::values_ready, Edge::keys_ready>(two(at), values_parity, at.third, keys_parity);
+    } else if (scoring) {
+      barriers.template wait<Edge::keys_ready>(at.third, keys_parity);
+    } else {
+      barriers.template wait<Edge::values_ready>(two(at), values_parity);
+    }
+  }
+
   // The fragments of the peer's tokens of the weighed tile, and the accumulator into the frames of own probabilities.
   // Says whether it must move again for the peer's. (Before the first weighed tile this is about garbage.)
-  __device__ __forceinline__ bool take_peer_values(const Where& at, ValueFragments& values) {
-    if (at.weighing()) barriers.template wait<Edge::values_ready>(two(at), at.tile >> 1 & 1 ^ 1);
+  __device__ __forceinline__ bool begin_values(const Where& at, ValueFragments& peer) {
     const std::uint32_t lane = tid() & 31;
     Frames own_frames, peer_frames;
     load_frames(own_frames, frame_own(at), lane);
     load_frames(peer_frames, frame_peer(at), lane);
-    load_values(values, address(shared.peer) + two(at) * sizeof(shared.peer[0]) + group * (kOwnTokens * 128), tid());
+    load_values(peer, address(shared.peer) + two(at) * sizeof(shared.peer[0]) + group * (kOwnTokens * 128), tid());
     ptx::mbarrier_arrive_if(barriers.template at<Edge::peer_free>(two(at)), at.weighing() && leads_warp());
     const bool continues = at.weighed_continues() != 0;
 #pragma unroll
@@ -239,10 +251,6 @@ struct Mma {
     }
   }
 
-  __device__ __forceinline__ void wait_for_keys(const Where& at) const {
-    if (at.begins()) barriers.template wait<Edge::q_ready>(0, at.rows_begun & 1);
-    barriers.template wait<Edge::keys_ready>(at.third, at.third_lap & 1);
-  }
   __device__ std::uint32_t info(const Where& at) const {
     return address(shared.info) + at.third * sizeof(shared.info[0]);
   }
@@ -263,7 +271,7 @@ struct Mma {
     const std::uint32_t rest = barriers.template at<Edge::rest_free>(two(at));
     const std::uint32_t lanes = (at.weighing() ? 3u : 0u) | (scoring ? 4u : 0u);
     ptx::mbarrier_arrive_cluster_if(lane == 0 ? here : lane == 1 ? there : rest, (lanes >> lane & 1) != 0);
-    if (ended) ptx::mbarrier_arrive_if(barriers.template at<Edge::q_free>(0), lane == 0);
+    if (ended) ptx::mbarrier_arrive_if(barriers.template at<Edge::q_free>(group), lane == 0);
   }
 
   // This lane's head of the two, in the CTA.
@@ -282,7 +290,8 @@ struct Mma {
     const float sum[2] = {quad_sum(soft.sum[0]), quad_sum(soft.sum[1])};
     const float top[2] = {quad_top(soft.maximum[0]), quad_top(soft.maximum[1])};
     const FrameMessage here{pick(sum, lane), pick(soft.frame, lane), pick(top, lane), pick(highest, lane)};
-    const FrameMessage there = exchange(here, at.agreements);
+    send(here, at.agreements);
+    const FrameMessage there = receive(at.agreements);
     if (at.rows_begun > 0) finish(here, there, row_before, at.rows_begun - 1);
 
     const float tile_max = fmaxf(here.tile_max, there.tile_max);
@@ -295,12 +304,16 @@ struct Mma {
     }
   }
 
-  // On some later turns they bring their frames to the maximum of both so far, which `x` (log2 of probabilities) counts in.
+  // On some later turns they bring their frames to the maximum of both so far, which `x` (log2 of probabilities in the
+  // frames so far) counts in. `x` becomes probabilities, while the peer's message is on its way.
   __device__ __forceinline__ void meet_peer(float (&x)[32], std::uint32_t agreement) {
     const std::uint32_t lane = tid() & 31;
     const float top[2] = {quad_top(soft.maximum[0]), quad_top(soft.maximum[1])};
     const FrameMessage here{0.0f, pick(soft.frame, lane), pick(top, lane), 0.0f};
-    const FrameMessage there = exchange(here, agreement);
+    send(here, agreement);
+    const bool exponents_first = !__any_sync(0xFFFFFFFFu, fmaxf(top[0], top[1]) > kSafeOctave);
+    if (exponents_first) exponentiate(x);
+    const FrameMessage there = receive(agreement);
     const float highest = fmaxf(here.frame + here.maximum, there.frame + there.maximum);
     const float frame = fmaxf(fmaxf(here.frame, there.frame), highest - kFirstOctave);
 #pragma unroll
@@ -309,32 +322,38 @@ struct Mma {
       const float rise = agreed - soft.frame[r];
       raise_frame(soft, r, rise);
       soft.frame[r] = agreed;
-      lower(x, r, rise);
+      if (exponents_first) scale_down(x, r, ptx::ex2(-rise));
+      else lower(x, r, rise);
     }
+    if (!exponents_first) exponentiate(x);
   }
 
-  // With the same lane of the peer CTA, about its head.
-  __device__ __forceinline__ FrameMessage exchange(const FrameMessage& here, std::uint32_t agreement) const {
-    const RingPosition<2> at(agreement);
-    const std::uint32_t lane = tid() & 31;
-    const std::uint32_t slot = at.slot * kMmaGroups + group;
-    const std::uint32_t message = offset(shared.message) + (at.slot * kHeads + lane_head()) * sizeof(FrameMessage);
-    const std::uint32_t ready = barriers.template at<Edge::message_ready>(slot);
+  // To the same lane of the peer CTA, about its head, and from it.
+  __device__ std::uint32_t message(std::uint32_t agreement) const {
+    return offset(shared.message) + ((agreement & 1) * kHeads + lane_head()) * sizeof(FrameMessage);
+  }
+  __device__ std::uint32_t message_ready(std::uint32_t agreement) const {
+    return barriers.template at<Edge::message_ready>((agreement & 1) * kMmaGroups + group);
+  }
+  __device__ __forceinline__ void send(const FrameMessage& here, std::uint32_t agreement) const {
+    const std::uint32_t ready = message_ready(agreement);
     if (tid() == 0) ptx::mbarrier_arrive_expect_tx(ready, 64 * sizeof(FrameMessage));
-    if ((lane & 3) < 2)
-      ptx::st_async_v4(peer_base + message,
+    if ((tid() & 3) < 2)
+      ptx::st_async_v4(peer_base + message(agreement),
                        make_uint4(__float_as_uint(here.sum), __float_as_uint(here.frame), __float_as_uint(here.maximum),
                                   __float_as_uint(here.tile_max)),
                        ready - base + peer_base);
-    barriers.template wait<Edge::message_ready>(slot, at.full_parity());
-    const uint4 words = ptx::ld_shared_v4(base + message);
+  }
+  __device__ __forceinline__ FrameMessage receive(std::uint32_t agreement) const {
+    barriers.template wait<Edge::message_ready>((agreement & 1) * kMmaGroups + group, agreement >> 1 & 1);
+    const uint4 words = ptx::ld_shared_v4(base + message(agreement));
     return {__uint_as_float(words.x), __uint_as_float(words.y), __uint_as_float(words.z), __uint_as_float(words.w)};
   }
 
   __device__ __forceinline__ void finish(const FrameMessage& here, const FrameMessage& there, std::uint32_t row,
                                          std::uint32_t number) {
     const std::uint32_t lane = tid() & 31, head = lane_head();
-    const std::uint32_t head_in_all = (row % args.head_blocks) * kHeads + head;
+    const std::uint32_t head_in_all = args.head_block_of(row) * kHeads + head;
     const FinishedHead done =
         finish_head(here, there, args.attn_sink == nullptr ? nullptr : args.attn_sink + head_in_all);
     if ((lane & 3) < 2) {
@@ -354,12 +373,21 @@ struct Mma {
     // Valid tokens are the same for all heads, so either all of them lack a frame or none does.
     if (soft.frame[0] == kNoFrame) find_frames(scores, soft, scale, used, lane);
     scale_scores(scores, soft, scale, used, lane);
-    if (at.agrees() && !at.begins()) meet_peer(scores, at.agreements);
-    else if (passes_limit(soft)) hold_limit(scores, soft);
     STAMP(9);
+#ifndef DEV_LATE
     take_own_values(at, own_values);
+#endif
+    if (at.agrees() && !at.begins()) {
+      meet_peer(scores, at.agreements);
+    } else {
+      if (passes_limit(soft)) hold_limit(scores, soft);
+      exponentiate(scores);
+    }
+#ifdef DEV_LATE
+    take_own_values(at, own_values);
+#endif
     std::uint32_t packed[8];
-    make_probabilities(scores, soft, packed);
+    pack_probabilities(scores, soft, packed);
     STAMP(10);
     barriers.template wait<Edge::probs_free>(at.third, at.third_lap & 1 ^ 1);
     STAMP(11);
@@ -390,6 +418,12 @@ struct Mma {
         const float f = __uint_as_float(h == 0 ? pair.x : pair.y);
         const std::uint32_t low = ptx::cvt_bf16x2_f32(out[0][block * 4 + h] * f, out[0][block * 4 + 2 + h] * f);
         const std::uint32_t high = ptx::cvt_bf16x2_f32(out[1][block * 4 + h] * f, out[1][block * 4 + 2 + h] * f);
+#ifdef DEV_STG32
+        std::uint16_t* at32 = args.out + (static_cast<std::size_t>(row) * kHeads + (lane & 3) * 2 + block * 8 + h) * kValueDims + rank * kHalfDims + group * 128 + warp * 32 + (lane >> 2) * 2;
+        *reinterpret_cast<std::uint32_t*>(at32) = low;
+        *reinterpret_cast<std::uint32_t*>(at32 + 16) = high;
+        continue;
+#endif
         // Lanes g and g ^ 1 swap, so that each of them has 4 neighbouring dims of one slice.
         const std::uint32_t got = __shfl_xor_sync(0xFFFFFFFFu, odd != 0 ? low : high, 4);
         *reinterpret_cast<uint2*>(to + (block * 8 + h) * kValueDims) = odd != 0 ? make_uint2(got, high) : make_uint2(low, got);

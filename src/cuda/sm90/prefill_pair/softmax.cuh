@@ -22,6 +22,9 @@ struct Softmax {
 
 inline constexpr float kNoFrame = -1e30f;  // of a head that has had no valid token in the row
 
+// Up to here 2^x is far from overflow, so that it may be taken before the frame is known.
+inline constexpr float kSafeOctave = 60.0f;
+
 constexpr float kMinusInfinity = -__builtin_huge_valf();
 
 __device__ __forceinline__ float quad_max(float x) {
@@ -60,6 +63,12 @@ __device__ __forceinline__ void lower(float (&x)[32], int r, float rise) {
 #pragma unroll
   for (int i = 0; i < 32; ++i)
     if ((i >> 1 & 1) == r) x[i] -= rise;
+}
+
+__device__ __forceinline__ void scale_down(float (&x)[32], int r, float factor) {
+#pragma unroll
+  for (int i = 0; i < 32; ++i)
+    if ((i >> 1 & 1) == r) x[i] *= factor;
 }
 
 // The frames of this warp's heads rise so that nothing in `x` (log2 of probabilities) passes the limit. soft.maximum
@@ -121,10 +130,33 @@ __device__ __forceinline__ bool passes_limit(const Softmax& soft) {
   return __any_sync(0xFFFFFFFFu, max(soft.maximum[0], soft.maximum[1]) > __float_as_int(kLimitOctave));
 }
 
-// Probabilities, packed: chunk b of head g in packed[b], of head g + 8 in packed[4 + b]. They count in soft.sum.
-__device__ __forceinline__ void make_probabilities(float (&x)[32], Softmax& soft, std::uint32_t (&packed)[8]) {
+__device__ __forceinline__ void exponentiate(float (&x)[32]) {
 #pragma unroll
   for (int i = 0; i < 32; ++i) x[i] = ptx::ex2(x[i]);
+}
+
+// Probabilities, packed: chunk b of head g in packed[b], of head g + 8 in packed[4 + b]. They count in soft.sum.
+__device__ __forceinline__ void pack_probabilities(const float (&x)[32], Softmax& soft, std::uint32_t (&packed)[8]) {
+#ifdef DEV_PACK32
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+#pragma unroll
+    for (int b = 0; b < 4; ++b) {
+      const int i = 8 * b + 2 * r;
+      packed[4 * r + b] = static_cast<std::uint32_t>(ptx::cvt_e4m3x2_f32(x[i], x[i + 1])) |
+                          static_cast<std::uint32_t>(ptx::cvt_e4m3x2_f32(x[i + 4], x[i + 5])) << 16;
+    }
+    float part[4];
+#pragma unroll
+    for (int b = 0; b < 4; ++b) {
+      const int i = 8 * b + 2 * r;
+      part[b] = (x[i] + x[i + 1]) + (x[i + 4] + x[i + 5]);
+    }
+    soft.sum[r] += (part[0] + part[1]) + (part[2] + part[3]);
+  }
+}
+
+#else
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
     std::uint32_t pair[8];
@@ -139,6 +171,7 @@ __device__ __forceinline__ void make_probabilities(float (&x)[32], Softmax& soft
     soft.sum[r] += halves.x + halves.y;
   }
 }
+#endif
 
 // To the probabilities tile [128 heads][64 tokens] and its frames; `heads` is the first of the warp's 16 heads.
 __device__ __forceinline__ void store_probabilities(const std::uint32_t (&packed)[8], const Softmax& soft,
@@ -147,9 +180,8 @@ __device__ __forceinline__ void store_probabilities(const std::uint32_t (&packed
   const std::uint32_t at = probs + swizzle_64b(heads + (lane & 7), lane >> 3);
   ptx::stmatrix_x4(at, packed[0], packed[1], packed[2], packed[3]);
   ptx::stmatrix_x4(at + 8 * kOwnTokens, packed[4], packed[5], packed[6], packed[7]);
-  if ((lane & 3) < 2) {
-    ptx::st_shared_f32(frames + 4 * (heads + (lane >> 2) + (lane & 1) * 8), (lane & 1) != 0 ? soft.frame[1] : soft.frame[0]);
-  }
+  // Two lanes of a quad write the same, which is shorter than a branch.
+  ptx::st_shared_f32(frames + 4 * (heads + (lane >> 2) + (lane & 1) * 8), (lane & 1) != 0 ? soft.frame[1] : soft.frame[0]);
 }
 
 }  // namespace sparse_mla::cuda::sm90::prefill_pair
