@@ -18,9 +18,9 @@ struct Args {
   std::int64_t q_head_stride = 0;
   const std::uint8_t* kv = nullptr;  // [s_kv, d_qk] e4m3
   std::uint32_t kv_row_stride = 0;
-  std::uint32_t s_kv = 0;                 // an index at or past it names no token
-  const std::int32_t* indices = nullptr;  // [s_q, topk]
-  std::int64_t indices_row_stride = 0;    // elements
+  std::uint32_t s_kv = 0;                     // an index at or past it names no token
+  const std::int32_t* indices = nullptr;      // [s_q, topk]
+  std::int64_t indices_row_stride = 0;        // elements
   const std::int32_t* topk_length = nullptr;  // [s_q] or null
   std::int32_t topk = 0;
   std::uint32_t rows = 0;         // s_q * head_blocks
@@ -42,7 +42,6 @@ struct Args {
 };
 
 inline constexpr std::int32_t kTurn = 128;  // tokens of a turn (policy.h's kTurnTokens)
-
 
 // Turns of a row with this many index slots. A row with none takes one turn in which no token is valid.
 SPARSE_MLA_PAIR_HOST_DEVICE constexpr std::uint32_t turns_of(std::int32_t length) {

@@ -49,8 +49,8 @@ struct Courier {
   }
 
  private:
-  // Own half, tail and rope of the row's 128 heads, each WG's 64 as soon as that WG is done with the row before. `number`
-  // counts the rows of this CTA.
+  // Own half, tail and rope of the row's 128 heads, each WG's 64 as soon as that WG is done with the row before.
+  // `number` counts the rows of this CTA.
   __device__ void load_query(std::uint32_t row, std::uint32_t number) const {
     const RingPosition<1> at(number);
     const std::int32_t query = static_cast<std::int32_t>(args.query_of(row));

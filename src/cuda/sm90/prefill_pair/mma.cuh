@@ -1,5 +1,5 @@
-// The two MMA warpgroups. In turn t each of them weighs the values of tile t - 2, scores tile t, and turns the scores into
-// probabilities:
+// The two MMA warpgroups. In turn t each of them weighs the values of tile t - 2, scores tile t, and turns the scores
+// into probabilities:
 //
 //   WG 0   values (t - 2), scores (t) | softmax (t)                | values (t - 1), scores (t + 1) | ...
 //   WG 1   softmax (t - 1)            | values (t - 2), scores (t) | softmax (t)                    | ...
@@ -21,13 +21,6 @@
 #include "cuda/sm90/prefill_pair/softmax.cuh"
 #include "cuda/sm90/prefill_pair/values.cuh"
 #include "cuda/sync/ring.h"
-
-#ifdef SPARSE_MLA_STAMPS
-namespace sparse_mla::cuda::sm90::prefill_pair { static __device__ unsigned g_stamps[2][2][64][16]; }
-#define STAMP(i) if (blockIdx.x < 2 && tile >= 256 && tile < 320 && tid() == 0) g_stamps[blockIdx.x][group][tile - 256][i] = clock()
-#else
-#define STAMP(i)
-#endif
 
 namespace sparse_mla::cuda::sm90::prefill_pair {
 
@@ -62,10 +55,10 @@ struct Mma {
     std::uint32_t turn = 0;        // of that row
     std::uint32_t rows_begun = 0;  // rows before that row
     std::uint32_t agreements = 0;
-    std::uint32_t row_done;        // the row that is written next
+    std::uint32_t row_done;  // the row that is written next
     std::uint32_t rows_done = 0;
-    std::uint32_t ends = 0;        // bit n: tile - 1 - n was the last of its row
-    std::uint32_t third = 0; // tile % 3, and how often that began anew
+    std::uint32_t ends = 0;   // bit n: tile - 1 - n was the last of its row
+    std::uint32_t third = 0;  // tile % 3, and how often that began anew
     std::uint32_t third_lap = 0;
 
     // That of the weighed tile, tile - 2.
@@ -115,14 +108,10 @@ struct Mma {
   // entry and of tile t - 1 on exit: they are taken under the softmax.
   __device__ __forceinline__ std::uint32_t turn(const Where& at, std::uint32_t clusters, ValueFragments& own_values) {
     const bool scoring = at.row < args.rows;
-    [[maybe_unused]] const std::uint32_t tile = at.tile;
     float scores[32];
     ValueFragments peer_values;
-    STAMP(0);
     wait_for_tiles(at, scoring);
-    STAMP(1);
     const bool move_between = begin_values(at, peer_values);
-    STAMP(2);
     if constexpr (P.take_turns) ptx::bar_sync(kScoresTurnBarrier + group, kScoresTurnThreads);
 
     settle(own_values);
@@ -137,13 +126,10 @@ struct Mma {
     ptx::wgmma_fence();
     issue_values(out, peer_values, probs_peer(at), true);
     ptx::wgmma_commit_group();
-    STAMP(3);
     ptx::wgmma_wait_group<1>();  // the scores take the registers of own_values
-    STAMP(4);
     issue(scores, at);
     ptx::wgmma_commit_group();
     if constexpr (P.take_turns) ptx::bar_arrive(kScoresTurnBarrier + (group ^ 1), kScoresTurnThreads);
-    STAMP(5);
     const uint4 facts = ptx::ld_shared_v4(info(at));
     const uint2 used = make_uint2(scoring ? facts.x : 0, scoring ? facts.y : 0);
     const std::uint32_t ended = __reduce_or_sync(0xFFFFFFFFu, facts.z) & (scoring ? 1u : 0u);
@@ -151,16 +137,14 @@ struct Mma {
     ptx::wgmma_touch(scores);
     ptx::wgmma_touch(out[0]);
     ptx::wgmma_touch(out[1]);
-    STAMP(6);
     release(at, scoring, ended != 0);
     if (ended != 0 && at.row + clusters < args.rows)
       load_query_fragments(query, args, at.row + clusters, rank, group, tid());
-    STAMP(7);
     if (at.begins()) begin_row(scores, at, used, at.row - clusters);
-    STAMP(8);
-    if (scoring) publish(scores, at, used, own_values);
-    else take_own_values(at, own_values);
-    STAMP(12);
+    if (scoring)
+      publish(scores, at, used, own_values);
+    else
+      take_own_values(at, own_values);
     return ended;
   }
 
@@ -178,7 +162,8 @@ struct Mma {
     return peer_base + offset(member);
   }
   // With a lag of two turns and rings of two, tile t - 2 lies where tile t does; own[] and probs_own have three slots.
-  static_assert(kLag == 2 && P.peer_stages == 2 && P.probs_peer_stages == 2 && P.own_stages == 3 && P.probs_own_stages == 3);
+  static_assert(kLag == 2 && P.peer_stages == 2 && P.probs_peer_stages == 2 && P.own_stages == 3 &&
+                P.probs_own_stages == 3);
   __device__ static std::uint32_t two(const Where& at) { return at.tile & 1; }
   __device__ std::uint32_t probs_own(const Where& at) const {
     return address(shared.probs_own) + at.weighed_third() * sizeof(shared.probs_own[0]);
@@ -195,7 +180,8 @@ struct Mma {
 
   // The fragments of own tokens of tile t - 1, which turn t + 1 weighs. Nothing has to be waited for: they were scored.
   __device__ __forceinline__ void take_own_values(const Where& at, ValueFragments& values) const {
-    load_values(values, address(shared.own) + at.before_third() * sizeof(shared.own[0]) + group * (kOwnTokens * 128), tid());
+    load_values(values, address(shared.own) + at.before_third() * sizeof(shared.own[0]) + group * (kOwnTokens * 128),
+                tid());
     ptx::mbarrier_arrive_if(barriers.template at<Edge::own_free>(at.before_third()), at.tile >= 1 && leads_warp());
   }
 
@@ -257,8 +243,8 @@ struct Mma {
 
   __device__ __forceinline__ void issue(float (&scores)[32], const Where& at) const {
     const std::uint32_t rest = address(shared.rest) + two(at) * sizeof(shared.rest[0]);
-    issue_scores<P>(scores, query, address(shared.q_own) + group * 64 * 128,
-                    address(shared.q_tail) + group * 64 * 128, address(shared.q_rope) + group * 64 * kRopeDims, rest,
+    issue_scores<P>(scores, query, address(shared.q_own) + group * 64 * 128, address(shared.q_tail) + group * 64 * 128,
+                    address(shared.q_rope) + group * 64 * kRopeDims, rest,
                     rest + static_cast<std::uint32_t>(offsetof(typename Shared<P>::Rest, rope)),
                     address(shared.own) + at.third * sizeof(shared.own[0]));
   }
@@ -322,8 +308,10 @@ struct Mma {
       const float rise = agreed - soft.frame[r];
       raise_frame(soft, r, rise);
       soft.frame[r] = agreed;
-      if (exponents_first) scale_down(x, r, ptx::ex2(-rise));
-      else lower(x, r, rise);
+      if (exponents_first)
+        scale_down(x, r, ptx::ex2(-rise));
+      else
+        lower(x, r, rise);
     }
     if (!exponents_first) exponentiate(x);
   }
@@ -358,39 +346,32 @@ struct Mma {
         finish_head(here, there, args.attn_sink == nullptr ? nullptr : args.attn_sink + head_in_all);
     if ((lane & 3) < 2) {
       const std::size_t at = static_cast<std::size_t>(row) * kHeads + head;
-      if (rank == 0) args.lse[at] = done.lse;
-      else args.max_logits[at] = done.max_logit;
+      if (rank == 0)
+        args.lse[at] = done.lse;
+      else
+        args.max_logits[at] = done.max_logit;
       ptx::st_shared_f32(address(shared.scale_out) + (number % 4 * kHeads + head) * 4, done.scale);
       ptx::st_shared_f32(address(shared.frame_out) + (number % 4 * kHeads + head) * 4, done.frame);
     }
-    __syncwarp();
-    if (leads_warp()) barriers.template arrive<Edge::scales_ready>(number % 4);
+    barriers.template arrive<Edge::scales_ready>(number % 4);
   }
 
-  __device__ __forceinline__ void publish(float (&scores)[32], const Where& at, uint2 used, ValueFragments& own_values) {
+  __device__ __forceinline__ void publish(float (&scores)[32], const Where& at, uint2 used,
+                                          ValueFragments& own_values) {
     const std::uint32_t lane = tid() & 31;
-    [[maybe_unused]] const std::uint32_t tile = at.tile;
     // Valid tokens are the same for all heads, so either all of them lack a frame or none does.
     if (soft.frame[0] == kNoFrame) find_frames(scores, soft, scale, used, lane);
     scale_scores(scores, soft, scale, used, lane);
-    STAMP(9);
-#ifndef DEV_LATE
     take_own_values(at, own_values);
-#endif
     if (at.agrees() && !at.begins()) {
       meet_peer(scores, at.agreements);
     } else {
       if (passes_limit(soft)) hold_limit(scores, soft);
       exponentiate(scores);
     }
-#ifdef DEV_LATE
-    take_own_values(at, own_values);
-#endif
     std::uint32_t packed[8];
     pack_probabilities(scores, soft, packed);
-    STAMP(10);
     barriers.template wait<Edge::probs_free>(at.third, at.third_lap & 1 ^ 1);
-    STAMP(11);
     store_probabilities(packed, soft, address(shared.probs_own) + at.third * sizeof(shared.probs_own[0]),
                         address(shared.frame_own) + at.third * sizeof(shared.frame_own[0]),
                         group * 64 + (tid() >> 5) * 16, lane);
@@ -418,15 +399,10 @@ struct Mma {
         const float f = __uint_as_float(h == 0 ? pair.x : pair.y);
         const std::uint32_t low = ptx::cvt_bf16x2_f32(out[0][block * 4 + h] * f, out[0][block * 4 + 2 + h] * f);
         const std::uint32_t high = ptx::cvt_bf16x2_f32(out[1][block * 4 + h] * f, out[1][block * 4 + 2 + h] * f);
-#ifdef DEV_STG32
-        std::uint16_t* at32 = args.out + (static_cast<std::size_t>(row) * kHeads + (lane & 3) * 2 + block * 8 + h) * kValueDims + rank * kHalfDims + group * 128 + warp * 32 + (lane >> 2) * 2;
-        *reinterpret_cast<std::uint32_t*>(at32) = low;
-        *reinterpret_cast<std::uint32_t*>(at32 + 16) = high;
-        continue;
-#endif
         // Lanes g and g ^ 1 swap, so that each of them has 4 neighbouring dims of one slice.
         const std::uint32_t got = __shfl_xor_sync(0xFFFFFFFFu, odd != 0 ? low : high, 4);
-        *reinterpret_cast<uint2*>(to + (block * 8 + h) * kValueDims) = odd != 0 ? make_uint2(got, high) : make_uint2(low, got);
+        *reinterpret_cast<uint2*>(to + (block * 8 + h) * kValueDims) =
+            odd != 0 ? make_uint2(got, high) : make_uint2(low, got);
       }
     }
   }

@@ -11,8 +11,9 @@ inline constexpr int kTurnTokens = 128;  // tokens of a turn, both CTAs
 inline constexpr int kHalfDims = 256;    // value dims that one CTA of the pair accumulates
 inline constexpr int kValueDims = 512;
 inline constexpr int kRopeDims = 64;
-inline constexpr int kQueryTailDims = 96;  // of the other value half: what a score takes from shared memory and not from
-                                           // registers. With 32 fewer ptxas runs out of them and serialises (C7512)
+inline constexpr int kQueryTailDims =
+    96;  // of the other value half: what a score takes from shared memory and not from
+         // registers. With 32 fewer ptxas runs out of them and serialises (C7512)
 inline constexpr int kMmaGroups = 2;
 inline constexpr int kMmaWarps = 8;
 inline constexpr int kThreads = 384;  // two MMA warpgroups and one of three loader warps and a courier warp
@@ -43,13 +44,6 @@ template <Policy P>
 inline constexpr bool kRope = P.rope();
 
 template <int kDqk>
-inline constexpr Policy kPolicyFor = {.d_qk = kDqk
-#ifdef DEV_TURNS
-, .take_turns = DEV_TURNS
-#endif
-#ifdef DEV_AGREE
-, .agree_turns = DEV_AGREE
-#endif
-};
+inline constexpr Policy kPolicyFor = {.d_qk = kDqk};
 
 }  // namespace sparse_mla::cuda::sm90::prefill_pair

@@ -39,8 +39,8 @@ __device__ __forceinline__ void load_query_fragments(QueryFragments& q, const Ar
 // q_rope are those of the group's 64 heads.
 template <Policy P>
 __device__ __forceinline__ void issue_scores(float (&scores)[32], const QueryFragments& q, std::uint32_t q_own,
-                                             std::uint32_t q_tail, std::uint32_t q_rope, std::uint32_t rest, std::uint32_t rest_rope,
-                                             std::uint32_t own) {
+                                             std::uint32_t q_tail, std::uint32_t q_rope, std::uint32_t rest,
+                                             std::uint32_t rest_rope, std::uint32_t own) {
   using ptx::Swizzle;
   const std::uint64_t q_tile = ptx::wgmma_descriptor<Swizzle::k128B>(q_own);
   const std::uint64_t q_tail_tile = ptx::wgmma_descriptor<Swizzle::k128B>(q_tail);

@@ -114,11 +114,12 @@ __device__ __forceinline__ void find_frames(const float (&scores)[32], Softmax& 
 }
 
 // Scores become log2 of probabilities in the frames so far, and count in soft.maximum.
-__device__ __forceinline__ void scale_scores(float (&x)[32], Softmax& soft, float scale, uint2 used, std::uint32_t lane) {
+__device__ __forceinline__ void scale_scores(float (&x)[32], Softmax& soft, float scale, uint2 used,
+                                             std::uint32_t lane) {
 #pragma unroll
   for (int i = 0; i < 32; ++i) x[i] = fmaf(x[i], scale, -soft.frame[i >> 1 & 1]);
   if (!all_used(used)) mask_scores(x, used, lane);
-  // Floats compare as signed integers where it matters, above zero; three at a time.
+    // Floats compare as signed integers where it matters, above zero; three at a time.
 #pragma unroll
   for (int n = 0; n < 8; ++n) {
     soft.maximum[0] = __vimax3_s32(soft.maximum[0], __float_as_int(x[4 * n]), __float_as_int(x[4 * n + 1]));
@@ -137,26 +138,6 @@ __device__ __forceinline__ void exponentiate(float (&x)[32]) {
 
 // Probabilities, packed: chunk b of head g in packed[b], of head g + 8 in packed[4 + b]. They count in soft.sum.
 __device__ __forceinline__ void pack_probabilities(const float (&x)[32], Softmax& soft, std::uint32_t (&packed)[8]) {
-#ifdef DEV_PACK32
-#pragma unroll
-  for (int r = 0; r < 2; ++r) {
-#pragma unroll
-    for (int b = 0; b < 4; ++b) {
-      const int i = 8 * b + 2 * r;
-      packed[4 * r + b] = static_cast<std::uint32_t>(ptx::cvt_e4m3x2_f32(x[i], x[i + 1])) |
-                          static_cast<std::uint32_t>(ptx::cvt_e4m3x2_f32(x[i + 4], x[i + 5])) << 16;
-    }
-    float part[4];
-#pragma unroll
-    for (int b = 0; b < 4; ++b) {
-      const int i = 8 * b + 2 * r;
-      part[b] = (x[i] + x[i + 1]) + (x[i + 4] + x[i + 5]);
-    }
-    soft.sum[r] += (part[0] + part[1]) + (part[2] + part[3]);
-  }
-}
-
-#else
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
     std::uint32_t pair[8];
@@ -164,14 +145,13 @@ __device__ __forceinline__ void pack_probabilities(const float (&x)[32], Softmax
     for (int n = 0; n < 8; ++n) pair[n] = ptx::cvt_f16x2_f32(x[4 * n + 2 * r], x[4 * n + 2 * r + 1]);
 #pragma unroll
     for (int b = 0; b < 4; ++b) packed[4 * r + b] = ptx::cvt_e4m3x4_f16x2(pair[2 * b], pair[2 * b + 1]);
-    const std::uint32_t eighth = ptx::add_f16x2(
-        ptx::add_f16x2(ptx::add_f16x2(pair[0], pair[1]), ptx::add_f16x2(pair[2], pair[3])),
-        ptx::add_f16x2(ptx::add_f16x2(pair[4], pair[5]), ptx::add_f16x2(pair[6], pair[7])));
+    const std::uint32_t eighth =
+        ptx::add_f16x2(ptx::add_f16x2(ptx::add_f16x2(pair[0], pair[1]), ptx::add_f16x2(pair[2], pair[3])),
+                       ptx::add_f16x2(ptx::add_f16x2(pair[4], pair[5]), ptx::add_f16x2(pair[6], pair[7])));
     const float2 halves = ptx::float2_from_f16x2(eighth);
     soft.sum[r] += halves.x + halves.y;
   }
 }
-#endif
 
 // To the probabilities tile [128 heads][64 tokens] and its frames; `heads` is the first of the warp's 16 heads.
 __device__ __forceinline__ void store_probabilities(const std::uint32_t (&packed)[8], const Softmax& soft,
@@ -181,7 +161,8 @@ __device__ __forceinline__ void store_probabilities(const std::uint32_t (&packed
   ptx::stmatrix_x4(at, packed[0], packed[1], packed[2], packed[3]);
   ptx::stmatrix_x4(at + 8 * kOwnTokens, packed[4], packed[5], packed[6], packed[7]);
   // Two lanes of a quad write the same, which is shorter than a branch.
-  ptx::st_shared_f32(frames + 4 * (heads + (lane >> 2) + (lane & 1) * 8), (lane & 1) != 0 ? soft.frame[1] : soft.frame[0]);
+  ptx::st_shared_f32(frames + 4 * (heads + (lane >> 2) + (lane & 1) * 8),
+                     (lane & 1) != 0 ? soft.frame[1] : soft.frame[0]);
 }
 
 }  // namespace sparse_mla::cuda::sm90::prefill_pair
