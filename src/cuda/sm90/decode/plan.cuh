@@ -119,11 +119,14 @@ struct Walk {
   std::int32_t window;
   Place place;
   std::int32_t fixed = 0;  // mode kFixed: the next part of the token
+  Segment segments[2]{};   // of the last part's token
 
   __device__ __forceinline__ PartRecord next() {
     const std::int64_t end = balance.window * (window + 1);
     while (place.token < args.n && place.start < end) {
-      const std::int32_t blocks = blocks_of_token(args, place.token);
+      segments[0] = segment_of(args.pool[0], place.token);
+      segments[1] = segment_of(args.pool[1], place.token);
+      const std::int32_t blocks = blocks_of(segments[0].length + segments[1].length);
       if (balance.mode == kFixed) {
         // A part belongs to the window in which it starts.
         const std::int64_t at = place.start + static_cast<std::int64_t>(fixed) * (balance.overhead + kFixedBlocks);

@@ -89,6 +89,11 @@ SPARSE_MLA_HD inline std::int64_t divide_up(std::int64_t a, std::int64_t b) {
   return (a + b - 1) / b;
 }
 
+SPARSE_MLA_HD inline std::int64_t divide(std::int64_t a, std::int64_t b) {
+  if ((a | b) >> 31 == 0) return static_cast<std::uint32_t>(a) / static_cast<std::uint32_t>(b);
+  return a / b;
+}
+
 // Tokens of (nearly) equal length are left whole where that takes no longer than cutting them would.
 SPARSE_MLA_HD inline Balance balance_of(const BlockStatistics& s, std::int32_t n, std::int32_t windows, bool fixed) {
   Balance b;
@@ -154,11 +159,11 @@ SPARSE_MLA_HD inline PartRecord part_in_window(const Balance& b, const Place& pl
   std::int32_t first = window;
   std::int32_t last = window;
   if (from > 0) {
-    first = static_cast<std::int32_t>(place.start / b.window);
+    first = static_cast<std::int32_t>(divide(place.start, b.window));
     while (blocks_before(b, place.start, blocks, b.window * (first + 1)) == 0) ++first;
   }
   if (to < on_line) {
-    last = static_cast<std::int32_t>((place.start + b.overhead + on_line - 1) / b.window);
+    last = static_cast<std::int32_t>(divide(place.start + b.overhead + on_line - 1, b.window));
     while (blocks_before(b, place.start, blocks, b.window * last) == on_line) --last;
   }
   r.part = window - first;
