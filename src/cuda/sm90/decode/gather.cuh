@@ -31,6 +31,7 @@ struct Gather {
   std::uint32_t base;  // shared address of the CTA's buffers
   int warp;            // 0..3
   int lane;
+  int first_head;
 
   PartRecord part{};
   Segment segments[2]{};
@@ -199,7 +200,8 @@ struct Gather {
       if (part.blocks == 0) continue;
       segments[0] = walk.segments[0];
       segments[1] = walk.segments[1];
-      gather_part();
+      prefetch_query();
+      gather_part(count == 0);
     }
   }
 
@@ -214,7 +216,18 @@ struct Gather {
     }
   }
 
-  __device__ void gather_part() {
+  // Q of the part into the L2, ahead of its KV rows: behind them it would come thousands of cycles later.
+  __device__ void prefetch_query() const {
+    const int lines = (args.d * 2 + 127) / 128;  // of one head
+    const std::uint16_t* rows = args.q + part.token * args.q_row_stride + first_head * args.q_head_stride;
+    for (int i = 32 * warp + lane; i < P.heads * lines; i += 128) {
+      const int head = i / lines;
+      if (first_head + head < args.h) ptx::prefetch_l2(rows + head * args.q_head_stride + (i % lines) * 64);
+    }
+  }
+
+  // The first part's second block waits for Q, whose loads would queue behind its copies.
+  __device__ void gather_part(bool is_first) {
 #ifdef DECODE_STAMP
     int sums_[4] = {};
     int tic_ = (int)clock();
@@ -243,6 +256,7 @@ struct Gather {
       if (block == 0) STAMP(4);
       GTOC(0);
       ptx::mbarrier_wait(base + S::kv_free + 8 * slot, phase);
+      if (is_first && block == 1) ptx::mbarrier_wait(base + S::q_landed, 0);
       GTOC(1);
       if (valid == 0) {
         zero_rows(slot_address, full);

@@ -38,6 +38,7 @@ __device__ __forceinline__ void prepare(const Args& args, std::uint32_t base) {
     initialise(base, H::frame_right);
     initialise(base, H::part_full);
     initialise(base, H::part_free);
+    initialise(base, H::q_landed);
     ptx::fence_mbarrier_init();
   }
   const int used = args.d * P.element_bytes();
@@ -70,10 +71,15 @@ __device__ __forceinline__ void find_start_of(const Args& args, std::uint32_t ba
 }
 
 template <Policy P>
-__device__ __forceinline__ void run_gather(const Args& args, std::uint32_t base, std::int32_t window) {
+__device__ __forceinline__ void run_gather(const Args& args, std::uint32_t base, int head_group, std::int32_t window) {
   const Start start = *reinterpret_cast<const Start*>(ptx::shared_pointer(base + Shared<P>::start));
-  Gather<P> gather{args, base, static_cast<int>(threadIdx.x / 32) - P.mma_threads() / 32, static_cast<int>(threadIdx.x % 32)};
+  Gather<P> gather{args, base, static_cast<int>(threadIdx.x / 32) - P.mma_threads() / 32, static_cast<int>(threadIdx.x % 32), head_group * P.heads};
   gather.run(Walk{args, start.balance, window, start.place});
+}
+
+template <Policy P>
+__device__ __forceinline__ std::int32_t mode_of(std::uint32_t base) {
+  return reinterpret_cast<const Start*>(ptx::shared_pointer(base + Shared<P>::start))->balance.mode;
 }
 
 // The parts of a window as the MMA warps see them.
@@ -118,6 +124,7 @@ __device__ __forceinline__ Finish<P> finish_of(const Args& args, std::uint32_t b
 
 template <Policy P>
 __device__ __forceinline__ void run_wide(const Args& args, std::uint32_t base, int head_group) {
+  const bool is_together = mode_of<P>(base) == kTogether;
   Parts<P> parts{base};
   for (int blocks = parts.wait(); blocks >= 0; parts.done(blocks), blocks = parts.wait()) {
     if (blocks == 0) {
@@ -145,13 +152,14 @@ __device__ __forceinline__ void run_wide(const Args& args, std::uint32_t base, i
     STAMP(8);
     finish.store(wide.weigh);
     STAMP(9);
-    if (finish.part.parts > 1) finish.merge_if_last();
+    if (finish.part.parts > 1) finish.merge(is_together);
     STAMP(10);
   }
 }
 
 template <Policy P>
 __device__ __forceinline__ void run_narrow_score(const Args& args, std::uint32_t base, int head_group) {
+  const bool is_together = mode_of<P>(base) == kTogether;
   Parts<P> parts{base};
   for (int blocks = parts.wait(); blocks >= 0; parts.done(blocks), blocks = parts.wait()) {
     if (blocks == 0) {
@@ -172,13 +180,14 @@ __device__ __forceinline__ void run_narrow_score(const Args& args, std::uint32_t
     finish.sync();
     score.softmax.store_sums();
     finish.close_sums(score.softmax.frames(score.softmax.generation));
-    if (finish.part.parts > 1) finish.merge_if_last();
+    if (finish.part.parts > 1) finish.merge(is_together);
     STAMP(10);
   }
 }
 
 template <Policy P>
 __device__ __forceinline__ void run_narrow_weigh(const Args& args, std::uint32_t base, int head_group) {
+  const bool is_together = mode_of<P>(base) == kTogether;
   Parts<P> parts{base};
   for (int blocks = parts.wait(); blocks >= 0; parts.done(blocks), blocks = parts.wait()) {
     if (blocks == 0) {
@@ -197,7 +206,7 @@ __device__ __forceinline__ void run_narrow_weigh(const Args& args, std::uint32_t
     STAMP(8);
     finish.store(weigh.weigh);
     STAMP(9);
-    if (finish.part.parts > 1) finish.merge_if_last();
+    if (finish.part.parts > 1) finish.merge(is_together);
     STAMP(10);
   }
 }
@@ -209,8 +218,11 @@ __global__ void __launch_bounds__(Policy{kFormat, kHeads, kKeyGroups, kValueGrou
   constexpr Policy P{kFormat, kHeads, kKeyGroups, kValueGroups, kSlots};
   extern __shared__ __align__(1024) std::uint8_t shared[];
   const std::uint32_t base = ptx::shared_address(shared);
-  const auto head_group = static_cast<int>(blockIdx.x % args.head_groups);
-  const auto window = static_cast<std::int32_t>(blockIdx.x / args.head_groups);
+  // [cluster of windows][head group][window of the cluster]
+  const auto of_cluster = static_cast<std::int32_t>(blockIdx.x / args.cluster);
+  const auto head_group = of_cluster % args.head_groups;
+  const auto window =
+      of_cluster / args.head_groups * args.cluster + static_cast<std::int32_t>(blockIdx.x % args.cluster);
   STAMP(0);
   prepare<P>(args, base);
   find_start_of<P>(args, base, window);
@@ -219,7 +231,7 @@ __global__ void __launch_bounds__(Policy{kFormat, kHeads, kKeyGroups, kValueGrou
   if constexpr (P.is_wide()) {
     if (warpgroup == 2) {
       ptx::setmaxnreg_dec<40>();
-      run_gather<P>(args, base, window);
+      run_gather<P>(args, base, head_group, window);
     } else {
       ptx::setmaxnreg_inc<232>();
       run_wide<P>(args, base, head_group);
@@ -227,7 +239,7 @@ __global__ void __launch_bounds__(Policy{kFormat, kHeads, kKeyGroups, kValueGrou
   } else {
     if (warpgroup == 4) {
       if constexpr (P.heads == 32) ptx::setmaxnreg_dec<40>();
-      run_gather<P>(args, base, window);
+      run_gather<P>(args, base, head_group, window);
     } else if (warpgroup >= 2) {
       if constexpr (P.heads == 32) ptx::setmaxnreg_inc<128>();
       run_narrow_weigh<P>(args, base, head_group);

@@ -121,7 +121,7 @@ __global__ void __launch_bounds__(kPlanThreads) plan_windows(const __grid_consta
   __syncthreads();
   statistics = of_warp[threadIdx.x % 32];
   reduce_over_warp(statistics);
-  const Balance balance = balance_of(statistics, args.n, args.windows, args.is_batch_invariant != 0);
+  const Balance balance = balance_of(statistics, args.n, args.windows, args.cluster, args.is_batch_invariant != 0);
 
   std::int64_t start = 0;
   std::int64_t partial = 0;
@@ -158,12 +158,41 @@ constexpr std::size_t round_up(std::size_t bytes) { return (bytes + 255) / 256 *
 struct Shape {
   std::int32_t head_groups;
   std::int32_t windows;
+  std::int32_t cluster;
   std::int32_t partials;
 };
+
+// The largest cluster that leaves every token of every head group one, and how many fit the device at once.
+struct ClusterChoice {
+  int size;
+  int count;
+};
+ClusterChoice cluster_of(std::int64_t items, std::int64_t average_blocks, int multiprocessors) {
+  // CTAs that fill a multiprocessor, on 132: cudaOccupancyMaxActiveClusters. Elsewhere only pairs are counted on.
+  constexpr ClusterChoice kOn132[] = {{5, 22}, {3, 39}, {2, 66}};
+  if (multiprocessors == 132) {
+    for (const ClusterChoice& choice : kOn132) {
+      if (items <= choice.count && average_blocks >= choice.size) return choice;
+    }
+  } else if (items <= multiprocessors / 2 && average_blocks >= 2) {
+    return {2, multiprocessors / 2};
+  }
+  return {1, multiprocessors};
+}
+std::int64_t average_blocks_of(const DecodeProblem& p) {
+  const std::int64_t slots = p.pool.total_indices + (p.second_pool.indptr != nullptr ? p.second_pool.total_indices : 0);
+  return slots / p.n / kBlock;
+}
+
 Shape shape_of(const DecodeProblem& p, const LaunchContext& context, const Policy& policy) {
   const int groups = (p.h + policy.heads - 1) / policy.heads;
   const int multiprocessors = context.multiprocessors > 0 ? context.multiprocessors : 132;
-  Shape shape{groups, std::max(1, multiprocessors / groups), 0};
+  Shape shape{groups, 1, 1, 0};
+  const ClusterChoice clusters = context.batch_invariant
+                                     ? ClusterChoice{1, multiprocessors}
+                                     : cluster_of(p.n * groups, average_blocks_of(p), multiprocessors);
+  shape.cluster = clusters.size;
+  shape.windows = std::max(1, clusters.count / groups) * clusters.size;
   shape.partials = 2 * shape.windows;
   if (context.batch_invariant) {
     // Tokens of more than kFixedBlocks blocks, in parts of kFixedBlocks: less than twice the blocks over kFixedBlocks.
@@ -231,6 +260,7 @@ Args args_of(const DecodeProblem& p, const LaunchContext& context, const Policy&
   a.stamps = decode_stamps;
 #endif
   a.windows = shape.windows;
+  a.cluster = shape.cluster;
   a.partials = shape.partials;
   a.is_batch_invariant = context.batch_invariant;
   a.starts = p.n > kMostTokensPlannedByCta ? reinterpret_cast<const Start*>(workspace + w.starts) : nullptr;

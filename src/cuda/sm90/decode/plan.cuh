@@ -53,7 +53,11 @@ __device__ __forceinline__ Start find_start(const Args& args, std::uint32_t coun
   BlockStatistics own = statistics;
   reduce_over_warp(statistics);
   Start start;
-  start.balance = balance_of(statistics, args.n, args.windows, args.is_batch_invariant != 0);
+  start.balance = balance_of(statistics, args.n, args.windows, args.cluster, args.is_batch_invariant != 0);
+  if (start.balance.mode == kTogether) {
+    start.place.token = window / args.cluster;
+    return start;
+  }
   // Where this lane's first token lies.
   std::int64_t length = own.total + static_cast<std::int64_t>(start.balance.overhead) *
                                         (start.balance.mode == kFixed ? own.fixed_parts : last - first);
@@ -122,6 +126,14 @@ struct Walk {
   Segment segments[2]{};   // of the last part's token
 
   __device__ __forceinline__ PartRecord next() {
+    if (balance.mode == kTogether) {
+      const std::int32_t token = place.token;
+      place.token = args.n;
+      if (token >= args.n) return {};
+      segments[0] = segment_of(args.pool[0], token);
+      segments[1] = segment_of(args.pool[1], token);
+      return together_part(token, blocks_of(segments[0].length + segments[1].length), window % args.cluster, args.cluster);
+    }
     const std::int64_t end = balance.window * (window + 1);
     while (place.token < args.n && place.start < end) {
       segments[0] = segment_of(args.pool[0], place.token);

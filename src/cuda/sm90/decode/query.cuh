@@ -110,6 +110,7 @@ struct Query {
         const Place at = place_of(i);
         if (exists(at)) ptx::st_shared_v4(slot(at), pieces[i]);
       }
+      announce_landing();
     }
     ptx::fence_proxy_async_shared();
     ptx::bar_sync(kMma<P>.id, kMma<P>.threads);
@@ -117,9 +118,15 @@ struct Query {
   }
 
  private:
+  // The loads have been served.
+  __device__ void announce_landing() const {
+    if ((thread & 31) == 0) ptx::mbarrier_arrive(base + S::q_landed);
+  }
+
   template <bool kF16>
   __device__ int store_normalised(const uint4 (&pieces)[kPieces]) const {
     const int exponent = exponent_of_largest<kF16>(pieces);
+    announce_landing();
     const float normalise = __uint_as_float(static_cast<std::uint32_t>(14 - exponent + 127) << 23);
 #pragma unroll
     for (int i = 0; i < kPieces; ++i) {

@@ -53,7 +53,8 @@ struct Shared {
   static constexpr std::uint32_t frame_right = p_free + 8 * P.p_buffers();
   static constexpr std::uint32_t part_full = frame_right + 8 * kFrames;
   static constexpr std::uint32_t part_free = part_full + 8 * 2;
-  static constexpr std::uint32_t bytes = part_free + 8 * 2;
+  static constexpr std::uint32_t q_landed = part_free + 8 * 2;
+  static constexpr std::uint32_t bytes = q_landed + 8;
 
   // At the end of a part, over p.
   static constexpr std::uint32_t sums = p;                                // [score warps = 8][heads] f32
