@@ -1,6 +1,6 @@
 // The gather warps: slot lists to KV rows in shared memory, scales to f16 factors and exponents.
 //
-// Warp w owns rows 16 w .. 16 w + 15 of every block. A slot that names no token is replaced by a valid one of the same
+// Warp w of a warpgroup owns rows 16 w .. 16 w + 15 of the warpgroup's blocks. A slot that names no token is replaced by a valid one of the same
 // sixteen and masked (its exponent is -inf), so nothing that no index names is ever read; sixteen such slots are
 // zero-filled.
 #pragma once
@@ -16,6 +16,7 @@
 #include "cuda/sm90/decode/handshakes.h"
 #include "cuda/sm90/decode/plan.cuh"
 #include "cuda/sm90/decode/policy.h"
+#include "cuda/sm90/decode/query.cuh"
 #include "cuda/sm90/decode/shared.h"
 
 namespace sparse_mla::cuda::sm90::decode {
@@ -23,20 +24,21 @@ namespace sparse_mla::cuda::sm90::decode {
 template <Policy P>
 struct Gather {
   using S = Shared<P>;
+  static constexpr int kGroups = P.gather_warpgroups();
   static constexpr int kRows = kBlock / 4;                         // of one warp
   static constexpr std::uint32_t kNoToken = 0xFFFFFFFFu;           // never a row: pools hold less than 2^31 - 1 rows
   static constexpr int kLaneGroups = (P.key_groups + 1) / 2;       // scale groups of one lane: two lanes per row
 
   const Args& args;
   std::uint32_t base;  // shared address of the CTA's buffers
-  int warp;            // 0..3
+  int group;           // which gather warpgroup: it takes the blocks of this remainder
+  int warp;            // 0..3, in it
   int lane;
   int first_head;
 
   PartRecord part{};
   Segment segments[2]{};
-  int slot = 0;
-  std::uint32_t phase = 1;  // a fresh barrier lets the first wait pass
+  int done = 0;  // blocks of the parts before
 
   struct Scales {
     float value[kLaneGroups];
@@ -56,9 +58,10 @@ struct Gather {
   __device__ std::int64_t position_of(int block) const {
     return static_cast<std::int64_t>(part.first_block + block) * kBlock + kRows * warp + (lane & 15);
   }
-  // Two blocks at once: lanes 0-15 the given one, lanes 16-31 the next.
+  // Two of this warpgroup's blocks at once: lanes 0-15 the given one, lanes 16-31 the next.
   __device__ std::int32_t load_two_blocks(int block) const {
-    return block + (lane >> 4) < part.blocks ? load_index(position_of(block + (lane >> 4))) : -1;
+    const int own = block + kGroups * (lane >> 4);
+    return own < part.blocks ? load_index(position_of(own)) : -1;
   }
   // What a row is called here: bit 31 is the pool, the rest the row in it.
   __device__ std::uint32_t code_of(std::int32_t index, int block) const {
@@ -73,29 +76,31 @@ struct Gather {
            static_cast<std::uint64_t>(code & 0x7FFFFFFFu) * (second ? args.pool[1].row_bytes : args.pool[0].row_bytes);
   }
 
-  // One lane issues the warp's copies, from addresses that all lanes left in shared memory.
+  // Copies are issued warp-uniformly: all lanes read the row addresses from shared memory, one of them issues. In a
+  // branch of one lane a copy takes three times as long.
   template <bool kFullRows>
   __device__ void copy_rows(std::uint32_t codes, std::uint32_t slot_address, std::uint32_t barrier) const {
     constexpr std::uint32_t kFull = 64 * P.key_groups * P.element_bytes();
     const std::uint32_t bytes = kFullRows ? kFull : static_cast<std::uint32_t>(args.d) * P.element_bytes();
-    const std::uint32_t addresses = base + S::row_addresses + 8 * kRows * warp;
+    const std::uint32_t addresses = base + S::row_addresses + group * kBlock * 8 + 8 * kRows * warp;
     const std::uint64_t own = row_of(codes);
     __syncwarp();
     if (lane < kRows) {
       ptx::st_shared_v2(addresses + 8 * lane, {static_cast<std::uint32_t>(own), static_cast<std::uint32_t>(own >> 32)});
     }
+    if (lane == 0) ptx::mbarrier_arrive_expect_tx(barrier, kRows * bytes);
     __syncwarp();
-    if (ptx::elect_sync()) {
-      ptx::mbarrier_arrive_expect_tx(barrier, kRows * bytes);
-      const std::uint32_t to = slot_address + kRows * warp * P.row_bytes();
+    const std::uint32_t to = slot_address + kRows * warp * P.row_bytes();
 #pragma unroll
-      for (int row = 0; row < kRows; row += 2) {
-        const uint4 two = ptx::ld_shared_v4(addresses + 8 * row);
+    for (int row = 0; row < kRows; row += 2) {
+      const uint4 two = ptx::ld_shared_v4(addresses + 8 * row);
+      if (ptx::elect_sync()) {
         ptx::cp_async_bulk_to_shared(to + row * P.row_bytes(), pointer_of(two.x, two.y), bytes, barrier);
+      }
+      if (ptx::elect_sync()) {
         ptx::cp_async_bulk_to_shared(to + (row + 1) * P.row_bytes(), pointer_of(two.z, two.w), bytes, barrier);
       }
     }
-    __syncwarp();
   }
   __device__ static const void* pointer_of(std::uint32_t low, std::uint32_t high) {
     return reinterpret_cast<const void*>(static_cast<std::uint64_t>(high) << 32 | low);
@@ -200,14 +205,16 @@ struct Gather {
       if (part.blocks == 0) continue;
       segments[0] = walk.segments[0];
       segments[1] = walk.segments[1];
-      prefetch_query();
-      gather_part(count == 0);
+      // Ahead of the rows: behind them it would come thousands of cycles later.
+      if (count > 0) prefetch_query<P>(args, part.token, first_head, 128 * group + 32 * warp + lane, 128 * kGroups);
+      gather_part();
+      done += part.blocks;
     }
   }
 
  private:
   __device__ void announce(int count) const {
-    if (warp != 0) return;
+    if (group != 0 || warp != 0) return;
     const int place = count & 1;
     ptx::mbarrier_wait(base + S::part_free + 8 * place, ((count >> 1) & 1) ^ 1);
     if (lane == 0) {
@@ -216,18 +223,7 @@ struct Gather {
     }
   }
 
-  // Q of the part into the L2, ahead of its KV rows: behind them it would come thousands of cycles later.
-  __device__ void prefetch_query() const {
-    const int lines = (args.d * 2 + 127) / 128;  // of one head
-    const std::uint16_t* rows = args.q + part.token * args.q_row_stride + first_head * args.q_head_stride;
-    for (int i = 32 * warp + lane; i < P.heads * lines; i += 128) {
-      const int head = i / lines;
-      if (first_head + head < args.h) ptx::prefetch_l2(rows + head * args.q_head_stride + (i % lines) * 64);
-    }
-  }
-
-  // The first part's second block waits for Q, whose loads would queue behind its copies.
-  __device__ void gather_part(bool is_first) {
+  __device__ void gather_part() {
 #ifdef DECODE_STAMP
     int sums_[4] = {};
     int tic_ = (int)clock();
@@ -235,15 +231,19 @@ struct Gather {
 #else
 #define GTOC(i)
 #endif
-    std::int32_t next = load_two_blocks(0);
+    const int first = kGroups == 1 ? 0 : (done ^ group) & 1;
+    std::int32_t next = load_two_blocks(first);
     std::int32_t two_blocks = 0;
     const bool full_rows = args.d == 64 * P.key_groups;
-    for (int block = 0; block < part.blocks; ++block) {
-      if ((block & 1) == 0) {
+    int odd = 0;  // of this warpgroup's blocks
+    for (int block = first; block < part.blocks; block += kGroups, odd ^= 1) {
+      if (odd == 0) {
         two_blocks = next;
-        next = load_two_blocks(block + 2);
+        next = load_two_blocks(block + 2 * kGroups);
       }
-      const std::int32_t index = __shfl_sync(0xFFFFFFFFu, two_blocks, (lane & 15) + ((block & 1) << 4));
+      const int slot = (done + block) % P.slots;
+      const std::uint32_t phase = ((done + block) / P.slots & 1) ^ 1;  // a fresh barrier lets the first wait pass
+      const std::int32_t index = __shfl_sync(0xFFFFFFFFu, two_blocks, (lane & 15) + 16 * odd);
       std::uint32_t codes = code_of(index, block);
       const std::uint32_t valid = __ballot_sync(0xFFFFFFFFu, codes != kNoToken) & 0xFFFFu;
       const std::uint32_t substitute = __shfl_sync(0xFFFFFFFFu, codes, valid != 0 ? __ffs(valid) - 1 : 0);
@@ -256,7 +256,6 @@ struct Gather {
       if (block == 0) STAMP(4);
       GTOC(0);
       ptx::mbarrier_wait(base + S::kv_free + 8 * slot, phase);
-      if (is_first && block == 1) ptx::mbarrier_wait(base + S::q_landed, 0);
       GTOC(1);
       if (valid == 0) {
         zero_rows(slot_address, full);
@@ -269,10 +268,6 @@ struct Gather {
       GTOC(2);
       publish(scales, valid, slot);
       GTOC(3);
-      if (++slot == P.slots) {
-        slot = 0;
-        phase ^= 1;
-      }
     }
     STAMP(6);
 #ifdef DECODE_STAMP

@@ -11,7 +11,6 @@
 // | frame_right | score -> score, next block | 1               | the right to use and to move the frames                |
 // | part_full   | gather -> MMA warps       | 1               | the record of a part                                   |
 // | part_free   | MMA warps -> gather       | MMA warps       | the same, to be overwritten                            |
-// | q_landed    | MMA warps -> gather       | MMA warps       | no data: holds KV copies back until Q's loads are served |
 //
 // Wide: both warpgroups weigh, and P buffer b belongs to warpgroup b, so p_free comes from the other one only.
 #pragma once
@@ -39,7 +38,6 @@ struct Handshakes {
   static constexpr Edge p_free{S::p_free, static_cast<std::uint32_t>(P.p_buffers()), P.is_wide() ? 4u : 8u};
   static constexpr Edge frame_right{S::frame_right, kFrames, 1};
   static constexpr Edge part_full{S::part_full, 2, 1};
-  static constexpr Edge q_landed{S::q_landed, 1, static_cast<std::uint32_t>(P.mma_threads() / 32)};
   static constexpr Edge part_free{S::part_free, 2, static_cast<std::uint32_t>(P.mma_threads() / 32)};
 };
 

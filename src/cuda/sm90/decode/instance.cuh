@@ -12,7 +12,7 @@
 namespace sparse_mla::cuda::sm90::decode {
 
 template <KvFormat kFormat, int kHeads, int kKeyGroups, int kValueGroups, int kSlots>
-int enqueue(const Args& args, unsigned grid, void* stream) {
+int enqueue(const Args& args, void* stream) {
   constexpr Policy P{kFormat, kHeads, kKeyGroups, kValueGroups, kSlots};
   const auto kernel = decode_kernel<kFormat, kHeads, kKeyGroups, kValueGroups, kSlots>;
   const cudaError_t allowed =
@@ -22,7 +22,7 @@ int enqueue(const Args& args, unsigned grid, void* stream) {
   cluster.id = cudaLaunchAttributeClusterDimension;
   cluster.val.clusterDim = {static_cast<unsigned>(args.cluster), 1, 1};
   cudaLaunchConfig_t config{};
-  config.gridDim = grid;
+  config.gridDim = dim3(args.windows, args.head_groups);
   config.blockDim = P.threads();
   config.dynamicSmemBytes = Shared<P>::bytes;
   config.stream = static_cast<cudaStream_t>(stream);

@@ -23,7 +23,7 @@ constexpr std::int64_t kMostRows = 0x7FFFFFFE;  // rows of a pool: an index and 
 
 struct Instance {
   Policy policy;
-  int (*enqueue)(const Args&, unsigned, void*);
+  int (*enqueue)(const Args&, void*);
 };
 
 template <KvFormat kFormat, int kHeads, int kKeyGroups, int kValueGroups>
@@ -59,13 +59,7 @@ int forced_heads() {
   return s ? std::atoi(s) : 0;
 }
 
-int head_tile_of(const DecodeProblem& p, const LaunchContext&) {
-  const int forced = forced_heads();
-  if (forced) return forced;
-  int tile = 8;
-  while (tile < 64 && tile < p.h) tile *= 2;
-  return tile;
-}
+int head_tile_of(const DecodeProblem& p, const LaunchContext& context);
 
 const Instance& choose(const DecodeProblem& p, const LaunchContext& context) {
   const auto& all = p.pool.kv_dtype == DType::kFloat8E4M3FN ? kE4M3 : p.pool.kv_dtype == DType::kBFloat16 ? kBF16 : kF16;
@@ -213,6 +207,41 @@ Workspace workspace_of(const Policy& policy, std::int64_t n, const Shape& shape)
   return w;
 }
 
+// The head tile that should be fastest: a larger one reads the rows of a token fewer times, smaller ones spread few
+// tokens over more multiprocessors. Times in units of a block of the 64-head kernel, measured (docs/kernels/decode.md).
+struct TileCost {
+  int heads;
+  double part;   // start and end of a part
+  double block;
+};
+constexpr TileCost kTileCosts[] = {{8, 2.2, 0.62}, {16, 2.4, 0.66}, {32, 3.2, 0.85}, {64, 5.5, 1.0}};
+
+int head_tile_of(const DecodeProblem& p, const LaunchContext& context) {
+  if (const int forced = forced_heads()) return forced;
+  const int multiprocessors = context.multiprocessors > 0 ? context.multiprocessors : 132;
+  const std::int64_t blocks = std::max<std::int64_t>(1, average_blocks_of(p));
+  int best = 8;
+  double least = 1e300;
+  for (const TileCost& tile : kTileCosts) {
+    if (tile.heads > 8 && tile.heads >= 2 * p.h) break;
+    const std::int64_t items = p.n * ((p.h + tile.heads - 1) / tile.heads);
+    double time = 0;
+    if (items > multiprocessors) {
+      const std::int64_t waves = (items + multiprocessors - 1) / multiprocessors;
+      time = static_cast<double>(waves) * (tile.part + static_cast<double>(blocks) * tile.block);
+    } else {
+      const ClusterChoice cluster = cluster_of(items, blocks, multiprocessors);
+      const std::int64_t own = (blocks + cluster.size - 1) / cluster.size;
+      time = tile.part * (cluster.size > 1 ? 1.5 : 1.0) + static_cast<double>(own) * tile.block;
+    }
+    if (time < least) {
+      least = time;
+      best = tile.heads;
+    }
+  }
+  return best;
+}
+
 PoolArgs pool_args(const PoolProblem& pool) {
   PoolArgs a;
   if (pool.indptr == nullptr) return a;
@@ -308,7 +337,7 @@ int launch(const DecodeProblem& p, const LaunchContext& context) noexcept {
     const cudaError_t planned = cudaGetLastError();
     if (planned != cudaSuccess) return planned;
   }
-  return chosen.enqueue(args, static_cast<unsigned>(args.windows * args.head_groups), context.stream);
+  return chosen.enqueue(args, context.stream);
 }
 
 }  // namespace sparse_mla::cuda::sm90::decode

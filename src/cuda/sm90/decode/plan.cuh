@@ -24,12 +24,15 @@ __device__ __forceinline__ std::int32_t blocks_of_token(const Args& args, std::i
   return blocks_of(slots);
 }
 
+// Of values below 2^47.
+__device__ __forceinline__ std::int64_t sum_over_warp(std::int64_t value) {
+  const std::uint32_t low = __reduce_add_sync(kAllLanes, static_cast<std::uint32_t>(value) & 0xFFFFFFu);
+  const std::uint32_t high = __reduce_add_sync(kAllLanes, static_cast<std::uint32_t>(value >> 24));
+  return (static_cast<std::int64_t>(high) << 24) + low;
+}
 __device__ __forceinline__ void reduce_over_warp(BlockStatistics& s) {
-#pragma unroll
-  for (int step = 16; step > 0; step /= 2) {
-    s.total += __shfl_xor_sync(kAllLanes, s.total, step);
-    s.fixed_parts += __shfl_xor_sync(kAllLanes, s.fixed_parts, step);
-  }
+  s.total = sum_over_warp(s.total);
+  s.fixed_parts = sum_over_warp(s.fixed_parts);
   s.least = __reduce_min_sync(kAllLanes, s.least);
   s.most = __reduce_max_sync(kAllLanes, s.most);
 }

@@ -42,8 +42,8 @@ struct Shared {
   static constexpr std::uint32_t scratch = moved + kFrames * 4;  // reduction of max|q|, arrival at a split token
   static constexpr std::uint32_t part = scratch + 80;  // two PartRecords
   static constexpr std::uint32_t start = part + 64;    // the Start of this CTA's window
-  static constexpr std::uint32_t row_addresses = start + 32;  // [kBlock] 64-bit
-  static constexpr std::uint32_t barriers = row_addresses + kBlock * 8;
+  static constexpr std::uint32_t row_addresses = start + 32;  // [gather warpgroup][kBlock] 64-bit
+  static constexpr std::uint32_t barriers = row_addresses + P.gather_warpgroups() * kBlock * 8;
   static_assert(barriers % 16 == 0);
 
   static constexpr std::uint32_t kv_full = barriers;  // one of each per slot, P buffer or generation
@@ -53,8 +53,7 @@ struct Shared {
   static constexpr std::uint32_t frame_right = p_free + 8 * P.p_buffers();
   static constexpr std::uint32_t part_full = frame_right + 8 * kFrames;
   static constexpr std::uint32_t part_free = part_full + 8 * 2;
-  static constexpr std::uint32_t q_landed = part_free + 8 * 2;
-  static constexpr std::uint32_t bytes = q_landed + 8;
+  static constexpr std::uint32_t bytes = part_free + 8 * 2;
 
   // At the end of a part, over p.
   static constexpr std::uint32_t sums = p;                                // [score warps = 8][heads] f32
