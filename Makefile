@@ -38,7 +38,9 @@ fuzz-short: deps
 fuzz: deps
 	cmake --preset fuzz >/dev/null
 	cmake --build --preset fuzz
-	for target in build-fuzz/tests/fuzz_*; do $$target -max_total_time=600 -rss_limit_mb=4096 || exit 1; done
+	for name in fuzz_check fuzz_safetensors; do \
+	  build-fuzz/tests/$$name -max_total_time=600 -timeout=10 -rss_limit_mb=4096 -max_len=4096 \
+	    -dict=tests/fuzz/json.dict build-fuzz/corpus/$$name tests/fuzz/seeds/$$name || exit 1; done
 
 bench: build
 	sh bench/run.sh

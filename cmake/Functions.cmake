@@ -1,10 +1,15 @@
-set(SPARSE_MLA_WARNINGS $<$<COMPILE_LANGUAGE:CXX>:-Wall;-Wextra;-Wshadow=local>)
+# -Wrestrict: GCC 12 sees overlapping copies in `"literal" + std::string` (GCC bug 105651).
+set(SPARSE_MLA_WARNINGS $<$<COMPILE_LANGUAGE:CXX>:-Wall;-Wextra>
+    $<$<AND:$<COMPILE_LANGUAGE:CXX>,$<CXX_COMPILER_ID:GNU>>:-Wshadow=local;-Wno-restrict>)
 
 function(sparse_mla_sanitize target)
   if(SPARSE_MLA_SANITIZE)
     target_compile_options(${target} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-fsanitize=${SPARSE_MLA_SANITIZE}>
                            $<$<COMPILE_LANGUAGE:CXX>:-fno-sanitize-recover=all>)
     target_link_options(${target} PRIVATE -fsanitize=${SPARSE_MLA_SANITIZE})
+  endif()
+  if(SPARSE_MLA_FUZZ)
+    target_compile_options(${target} PRIVATE -fsanitize=fuzzer-no-link)
   endif()
 endfunction()
 

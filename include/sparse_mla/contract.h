@@ -24,13 +24,13 @@ std::string_view error_class_name(ErrorClass error_class) noexcept;  // "ValueEr
 
 // One broken rule of one call.
 struct Violation {
-  std::string_view slug;   // stable, e.g. "prefill-topk-multiple-of-128"
-  std::string message;     // to the letter of the contract
+  std::string_view slug;  // stable, e.g. "prefill-topk-multiple-of-128"
+  std::string message;    // to the letter of the contract
   ErrorClass error_class;
-  std::string argument;    // the argument at fault: "q", "kv_scales", ...
+  std::string argument;  // the argument at fault: "q", "kv_scales", ...
   std::string expected;
   std::string got;
-  std::string fix;         // the shortest fix, with this call's values in it
+  std::string fix;  // the shortest fix, with this call's values in it
 };
 
 // What the two exception types share: `catch (const ContractError& e)` reaches the violation of either.
@@ -46,7 +46,8 @@ class ContractError {
 
 class InvalidCall final : public std::invalid_argument, public ContractError {
  public:
-  explicit InvalidCall(const Violation& violation) : std::invalid_argument(violation.message), ContractError(violation) {}
+  explicit InvalidCall(const Violation& violation)
+      : std::invalid_argument(violation.message), ContractError(violation) {}
 };
 
 class RefusedCall final : public std::runtime_error, public ContractError {

@@ -2,11 +2,11 @@
 // numbers, which older headers have no names for.
 #pragma once
 
+#include <dlpack/dlpack.h>
+
 #include <cstdint>
 #include <stdexcept>
 #include <string>
-
-#include <dlpack/dlpack.h>
 
 #include "sparse_mla/tensor.h"
 

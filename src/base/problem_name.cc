@@ -99,7 +99,9 @@ std::string to_string(const ProblemName& name) {
   const bool prefill = name.entry_point == EntryPoint::kPrefill;
   const Words& words = words_of(name.entry_point);
   std::string text = prefill ? "prefill" : "decode";
-  const auto number = [](const char* word, auto value) { return ":" + std::string(word) + std::to_string(value); };
+  const auto number = [](const char* word, auto value) {
+    return std::string(1, ':').append(word).append(std::to_string(value));
+  };
   text += number(words.rows, name.rows) + number(words.kv_rows, name.kv_rows) + number(words.heads, name.heads) +
           number(words.d, name.d) + number(words.topk, name.topk);
   if (name.d_v != 0) text += number("dv", name.d_v);

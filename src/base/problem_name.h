@@ -48,7 +48,10 @@ struct ProblemName {
   Data data = Data::kNormal;  // wide, peak, equal
   std::uint64_t seed = 1;     // seed
 
-  int value_width() const noexcept { return d_v != 0 ? d_v : entry_point == EntryPoint::kDecode ? d : d < 512 ? d : 512; }
+  int value_width() const noexcept {
+    if (d_v != 0) return d_v;
+    return entry_point == EntryPoint::kPrefill && d > 512 ? 512 : d;
+  }
   friend bool operator==(const ProblemName&, const ProblemName&) = default;
 };
 

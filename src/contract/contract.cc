@@ -74,13 +74,9 @@ std::string fill(std::string_view text, const Facts& facts, const Input<Call>& i
 template <class Call>
 Violation describe(const Rule<Call>& rule, Facts facts, const Input<Call>& in) {
   if (facts.argument.empty()) facts.argument = rule.argument;
-  return {rule.slug,
-          fill(rule.message, facts, in),
-          Table<Call>::kErrorClass,
-          std::string(facts.argument),
-          facts.expected,
-          facts.got,
-          fill(rule.fix, facts, in)};
+  return {
+      rule.slug, fill(rule.message, facts, in), Table<Call>::kErrorClass, std::string(facts.argument), facts.expected,
+      facts.got, fill(rule.fix, facts, in)};
 }
 
 template <class Call>

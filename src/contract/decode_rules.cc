@@ -56,8 +56,6 @@ template <class Pool>
 using KvIndices = PoolArg<Pool, "kv_indices", &PagedPool::kv_indices>;
 template <class Pool>
 using KvIndptr = PoolArg<Pool, "kv_indptr", &PagedPool::kv_indptr>;
-template <class Pool>
-using KvScales = PoolArg<Pool, "kv_scales", &PagedPool::kv_scales>;
 
 // Sizes, where Known says that the rank is right.
 std::int64_t n(const DecodeCall& call) { return call.q.shape[0]; }
@@ -71,10 +69,14 @@ constexpr std::int64_t kGroupSize = 64;
 constexpr std::int64_t kInt32Max = std::numeric_limits<std::int32_t>::max();
 
 bool is_half_precision(DType dtype) { return dtype == DType::kFloat16 || dtype == DType::kBFloat16; }
-// B4 and B6 demand it of kv_scales.
-bool has_a_scale_per_group(const Tensor& scales, const PagedPool& pool) {
-  return has_shape(scales, {total_pages(pool), pool_width(pool) / kGroupSize});
-}
+template <class Pool>
+struct KvScales : PoolArg<Pool, "kv_scales", &PagedPool::kv_scales> {
+  static bool has_its_shape(const DecodeCall& call) {
+    const PagedPool& pool = *Pool::of(call);
+    if (pool.unified_kv.rank != 2) return false;
+    return has_shape(*pool.kv_scales.tensor(), {total_pages(pool), pool_width(pool) / kGroupSize});
+  }
+};
 // The rules on kv_indptr's shape, dtype and layout demand it; the rules on its values read only such a tensor.
 bool has_one_offset_more_than_tokens(const Tensor& indptr, const DecodeCall& call) {
   return indptr.rank == 1 && indptr.shape[0] >= 1 && indptr.shape[0] - 1 == n(call);
@@ -83,11 +85,11 @@ bool has_one_offset_more_than_tokens(const Tensor& indptr, const DecodeCall& cal
 std::string one_more(std::int64_t n) {
   return n >= 0 ? std::to_string(static_cast<std::uint64_t>(n) + 1) : std::to_string(n + 1);
 }
-const Tensor* readable_indptr(const PagedPool* pool, const DecodeCall& call) {
+const Tensor* readable_indptr(const PagedPool* pool, const In& in) {
   if (pool == nullptr) return nullptr;
   const Tensor& indptr = pool->kv_indptr;
-  const bool fits = has_one_offset_more_than_tokens(indptr, call) && indptr.dtype == DType::kInt32;
-  return fits && indptr.is_contiguous() ? &indptr : nullptr;
+  const bool fits = has_one_offset_more_than_tokens(indptr, in.call) && indptr.dtype == DType::kInt32;
+  return fits && indptr.is_contiguous() && is_within_reach(indptr, in) ? &indptr : nullptr;
 }
 
 struct Out : Arg<"out", &DecodeCall::out> {
@@ -109,13 +111,6 @@ using All = Tensors<DecodeCall, Q, UnifiedKv<FirstPool>, KvIndices<FirstPool>, K
                     AttnSink, Out, Lse, UnifiedKv<SecondPool>, KvIndices<SecondPool>, KvIndptr<SecondPool>,
                     KvScales<SecondPool>>;
 
-Facts wrong_number(std::string expected, std::int64_t got) {
-  return {.expected = std::move(expected), .got = std::to_string(got)};
-}
-Facts wrong_shape(std::string expected, const Tensor& tensor) {
-  return {.expected = std::move(expected), .got = shape_string(tensor), .tensor = &tensor};
-}
-
 // Slug and words of a rule about one pool.
 template <class Pool, Text kWhat>
 constexpr std::string_view pool_slug = joined<Text("decode-"), dashed(Pool::kPrefix), Text(kWhat)>;
@@ -131,8 +126,9 @@ constexpr DecodeRule scales_come_with_e4m3fn(std::string_view id) {
           .argument = UnifiedKv<Pool>::kName.view(),
           .message = joined<Pool::kPrefix, Text("kv_scales supplied but "), Pool::kPrefix,
                             Text("unified_kv is {dtype}, expected torch.float8_e4m3fn")>,
-          .fix = joined<Text("leave "), Pool::kPrefix, Text("kv_scales out for a {dtype} pool, or pass the e4m3fn pool "
-                                                            "that the scales belong to")>,
+          .fix = joined<Text("leave "), Pool::kPrefix,
+                        Text("kv_scales out for a {dtype} pool, or pass the e4m3fn pool "
+                             "that the scales belong to")>,
           .check = [](const In& in) -> Broken {
             const PagedPool* pool = Pool::of(in.call);
             if (pool == nullptr || pool->kv_scales.is_none()) return std::nullopt;
@@ -178,13 +174,13 @@ constexpr DecodeRule scales_shape(std::string_view id) {
             if (scales == nullptr) return std::nullopt;
             const PagedPool& pool = *Pool::of(in.call);
             // Without whole groups there is no right shape.
-            if (pool_width(pool) % kGroupSize != 0 || has_a_scale_per_group(*scales, pool)) return std::nullopt;
+            if (pool_width(pool) % kGroupSize != 0 || KvScales<Pool>::has_its_shape(in.call)) return std::nullopt;
             const std::int64_t groups = pool_width(pool) / kGroupSize;
-            return Facts{.expected = tuple({total_pages(pool), groups}),
-                         .got = shape_string(*scales),
-                         .tensor = scales,
-                         .fields = {{"total_pages", std::to_string(total_pages(pool))},
-                                    {"groups", std::to_string(groups)}}};
+            return Facts{
+                .expected = tuple({total_pages(pool), groups}),
+                .got = shape_string(*scales),
+                .tensor = scales,
+                .fields = {{"total_pages", std::to_string(total_pages(pool))}, {"groups", std::to_string(groups)}}};
           }};
 }
 
@@ -194,8 +190,9 @@ constexpr DecodeRule kv_dtype_is_q_dtype(std::string_view id) {
           .slug = pool_slug<Pool, "unified-kv-dtype">,
           .argument = UnifiedKv<Pool>::kName.view(),
           .message = in_pool<Pool, "unified_kv dtype mismatch: kv={dtype}, q={q_dtype}">,
-          .fix = joined<Text("store "), Pool::kPrefix, Text("unified_kv as {q_dtype}, or as torch.float8_e4m3fn with "
-                                                            "kv_scales")>,
+          .fix = joined<Text("store "), Pool::kPrefix,
+                        Text("unified_kv as {q_dtype}, or as torch.float8_e4m3fn with "
+                             "kv_scales")>,
           .check = [](const In& in) -> Broken {
             const PagedPool* pool = Pool::of(in.call);
             if (pool == nullptr || !pool->kv_scales.is_none()) return std::nullopt;
@@ -208,8 +205,7 @@ constexpr DecodeRule kv_dtype_is_q_dtype(std::string_view id) {
 // B3 to B7, in order.
 template <class Pool>
 constexpr std::array<DecodeRule, 5> pool_dtype_rules(std::array<std::string_view, 5> ids) {
-  return {scales_come_with_e4m3fn<Pool>(ids[0]),
-          is_float32<KvScales<Pool>, "fp32">(ids[1]),
+  return {scales_come_with_e4m3fn<Pool>(ids[0]), is_float32<KvScales<Pool>, "fp32">(ids[1]),
           width_is_whole_groups<Pool>(ids[2]), scales_shape<Pool>(ids[3]), kv_dtype_is_q_dtype<Pool>(ids[4])};
 }
 
@@ -217,54 +213,55 @@ constexpr std::array<DecodeRule, 5> pool_dtype_rules(std::array<std::string_view
 
 template <class Pool>
 constexpr std::array<DecodeRule, 5> pool_shape_rules(std::string_view id) {
-  return {DecodeRule{.id = id,
-                     .slug = pool_slug<Pool, "unified-kv-rank">,
-                     .argument = UnifiedKv<Pool>::kName.view(),
-                     .message = in_pool<Pool, "unified_kv must have shape (total_pages, D), got {shape}">,
-                     .fix = joined<Text("view it as one row a slot: "), Pool::kPrefix,
-                                   Text("unified_kv.view(-1, unified_kv.shape[-1])")>,
-                     .check = [](const In& in) -> Broken {
-                       const Tensor* kv = UnifiedKv<Pool>::tensor(in.call);
-                       if (kv == nullptr || in.knows(Pool::kKvKnown)) return std::nullopt;
-                       return wrong_shape("(total_pages, D)", *kv);
-                     }},
-          DecodeRule{.id = id,
-                     .slug = pool_slug<Pool, "kv-indices-rank">,
-                     .argument = KvIndices<Pool>::kName.view(),
-                     .message = in_pool<Pool, "kv_indices must have shape (total_indices,), got {shape}">,
-                     .fix = joined<Text("pass one flat list of all tokens' slots: "), Pool::kPrefix,
-                                   Text("kv_indices.flatten()")>,
-                     .check = [](const In& in) -> Broken {
-                       const Tensor* indices = KvIndices<Pool>::tensor(in.call);
-                       if (indices == nullptr || in.knows(Pool::kIndicesKnown)) return std::nullopt;
-                       return wrong_shape("(total_indices,)", *indices);
-                     }},
-          DecodeRule{.id = id,
-                     .slug = pool_slug<Pool, "kv-indptr-shape">,
-                     .argument = KvIndptr<Pool>::kName.view(),
-                     .needs = kQRank,
-                     .message = in_pool<Pool, "kv_indptr must have shape ({N_plus_1},), got {shape}">,
-                     .fix = "pass a prefix sum of the tokens' slot counts that starts at 0: one offset more than q's "
-                            "{N} tokens",
-                     .check = [](const In& in) -> Broken {
-                       const Tensor* indptr = KvIndptr<Pool>::tensor(in.call);
-                       if (indptr == nullptr || has_one_offset_more_than_tokens(*indptr, in.call)) return std::nullopt;
-                       return wrong_shape("(" + one_more(n(in.call)) + ",)", *indptr);
-                     }},
-          is_a_tensor<KvScales<Pool>, None::kAllowed>(id),
-          DecodeRule{.id = id,
-                     .slug = pool_slug<Pool, "width-match">,
-                     .argument = UnifiedKv<Pool>::kName.view(),
-                     .needs = kQRank | Pool::kKvKnown,
-                     .message = in_pool<Pool, "unified_kv D must match q D={q_D}, got {kv_D}">,
-                     .fix = "pass q and unified_kv of one width: q has {q_D} values a head, unified_kv {kv_D} a row",
-                     .check = [](const In& in) -> Broken {
-                       const PagedPool* pool = Pool::of(in.call);
-                       if (pool == nullptr || pool_width(*pool) == width(in.call)) return std::nullopt;
-                       Facts facts = wrong_number(std::to_string(width(in.call)), pool_width(*pool));
-                       facts.fields = {{"q_D", facts.expected}, {"kv_D", facts.got}};
-                       return facts;
-                     }}};
+  return {
+      DecodeRule{.id = id,
+                 .slug = pool_slug<Pool, "unified-kv-rank">,
+                 .argument = UnifiedKv<Pool>::kName.view(),
+                 .message = in_pool<Pool, "unified_kv must have shape (total_pages, D), got {shape}">,
+                 .fix = joined<Text("view it as one row a slot: "), Pool::kPrefix,
+                               Text("unified_kv.view(-1, unified_kv.shape[-1])")>,
+                 .check = [](const In& in) -> Broken {
+                   const Tensor* kv = UnifiedKv<Pool>::tensor(in.call);
+                   if (kv == nullptr || in.knows(Pool::kKvKnown)) return std::nullopt;
+                   return wrong_shape("(total_pages, D)", *kv);
+                 }},
+      DecodeRule{
+          .id = id,
+          .slug = pool_slug<Pool, "kv-indices-rank">,
+          .argument = KvIndices<Pool>::kName.view(),
+          .message = in_pool<Pool, "kv_indices must have shape (total_indices,), got {shape}">,
+          .fix = joined<Text("pass one flat list of all tokens' slots: "), Pool::kPrefix, Text("kv_indices.flatten()")>,
+          .check = [](const In& in) -> Broken {
+            const Tensor* indices = KvIndices<Pool>::tensor(in.call);
+            if (indices == nullptr || in.knows(Pool::kIndicesKnown)) return std::nullopt;
+            return wrong_shape("(total_indices,)", *indices);
+          }},
+      DecodeRule{.id = id,
+                 .slug = pool_slug<Pool, "kv-indptr-shape">,
+                 .argument = KvIndptr<Pool>::kName.view(),
+                 .needs = kQRank,
+                 .message = in_pool<Pool, "kv_indptr must have shape ({N_plus_1},), got {shape}">,
+                 .fix = "pass a prefix sum of the tokens' slot counts that starts at 0: one offset more than q's "
+                        "{N} tokens",
+                 .check = [](const In& in) -> Broken {
+                   const Tensor* indptr = KvIndptr<Pool>::tensor(in.call);
+                   if (indptr == nullptr || has_one_offset_more_than_tokens(*indptr, in.call)) return std::nullopt;
+                   return wrong_shape(concat({"(", one_more(n(in.call)), ",)"}), *indptr);
+                 }},
+      is_a_tensor<KvScales<Pool>, None::kAllowed>(id),
+      DecodeRule{.id = id,
+                 .slug = pool_slug<Pool, "width-match">,
+                 .argument = UnifiedKv<Pool>::kName.view(),
+                 .needs = kQRank | Pool::kKvKnown,
+                 .message = in_pool<Pool, "unified_kv D must match q D={q_D}, got {kv_D}">,
+                 .fix = "pass q and unified_kv of one width: q has {q_D} values a head, unified_kv {kv_D} a row",
+                 .check = [](const In& in) -> Broken {
+                   const PagedPool* pool = Pool::of(in.call);
+                   if (pool == nullptr || pool_width(*pool) == width(in.call)) return std::nullopt;
+                   Facts facts = wrong_number(std::to_string(width(in.call)), pool_width(*pool));
+                   facts.fields = {{"q_D", facts.expected}, {"kv_D", facts.got}};
+                   return facts;
+                 }}};
 }
 
 template <class Pool>
@@ -282,43 +279,46 @@ constexpr std::array<DecodeRule, 9> pool_layout_rules(std::string_view id) {
 
 template <class Pool>
 constexpr std::array<DecodeRule, 3> pool_value_rules(std::string_view id) {
-  return {DecodeRule{.id = id,
-                     .slug = pool_slug<Pool, "kv-indptr-range">,
-                     .argument = KvIndptr<Pool>::kName.view(),
-                     .stage = RuleStage::kValues,
-                     .needs = kQRank | Pool::kIndicesKnown,
-                     .message = in_pool<Pool, "kv_indptr values must satisfy 0 <= kv_indptr <= total_indices "
-                                              "({total_indices}), got {value} at {position}">,
-                     .fix = "make kv_indptr the prefix sum of the slot counts: 0 first, {total_indices} last",
-                     .check = [](const In& in) -> Broken {
-                       const Tensor* indptr = readable_indptr(Pool::of(in.call), in.call);
-                       if (indptr == nullptr) return std::nullopt;
-                       constexpr std::string_view kName = KvIndptr<Pool>::kName.view();
-                       const std::int64_t total = KvIndices<Pool>::tensor(in.call)->shape[0];
-                       const auto offender = in.values.first_outside(kName, *indptr, 0, total);
-                       if (!offender) return std::nullopt;
-                       const std::string last = std::to_string(total);
-                       Facts facts = offender_facts(kName, *indptr, *offender, "values from 0 to " + last);
-                       facts.fields.push_back({"total_indices", last});
-                       return facts;
-                     }},
-          DecodeRule{.id = id,
-                     .slug = pool_slug<Pool, "kv-indptr-order">,
-                     .argument = KvIndptr<Pool>::kName.view(),
-                     .stage = RuleStage::kValues,
-                     .needs = kQRank,
-                     .message = in_pool<Pool, "kv_indptr must not decrease, got {value} after {previous} at {position}">,
-                     .fix = "make kv_indptr the prefix sum of the slot counts, which are 0 or more",
-                     .check = [](const In& in) -> Broken {
-                       const Tensor* indptr = readable_indptr(Pool::of(in.call), in.call);
-                       if (indptr == nullptr) return std::nullopt;
-                       constexpr std::string_view kName = KvIndptr<Pool>::kName.view();
-                       const auto offender = in.values.first_decrease(kName, *indptr);
-                       if (!offender) return std::nullopt;
-                       return offender_facts(kName, *indptr, *offender,
-                                             "at least " + number_string(offender->previous));
-                     }},
-          is_finite<KvScales<Pool>>(id)};
+  return {
+      DecodeRule{.id = id,
+                 .slug = pool_slug<Pool, "kv-indptr-range">,
+                 .argument = KvIndptr<Pool>::kName.view(),
+                 .stage = RuleStage::kValues,
+                 .needs = kQRank | Pool::kIndicesKnown,
+                 .message = in_pool<Pool,
+                                    "kv_indptr values must satisfy 0 <= kv_indptr <= total_indices "
+                                    "({total_indices}), got {value} at {position}">,
+                 .fix = "make kv_indptr the prefix sum of the slot counts: 0 first, {total_indices} last",
+                 .check = [](const In& in) -> Broken {
+                   const Tensor* indptr = readable_indptr(Pool::of(in.call), in);
+                   if (indptr == nullptr) return std::nullopt;
+                   constexpr std::string_view kName = KvIndptr<Pool>::kName.view();
+                   const std::int64_t total = KvIndices<Pool>::tensor(in.call)->shape[0];
+                   if (total < 0) return std::nullopt;
+                   const auto offender = in.values.first_outside(kName, *indptr, 0, total);
+                   if (!offender) return std::nullopt;
+                   const std::string last = std::to_string(total);
+                   Facts facts = offender_facts(kName, *indptr, *offender, concat({"values from 0 to ", last}));
+                   facts.fields.push_back({"total_indices", last});
+                   return facts;
+                 }},
+      DecodeRule{
+          .id = id,
+          .slug = pool_slug<Pool, "kv-indptr-order">,
+          .argument = KvIndptr<Pool>::kName.view(),
+          .stage = RuleStage::kValues,
+          .needs = kQRank,
+          .message = in_pool<Pool, "kv_indptr must not decrease, got {value} after {previous} at {position}">,
+          .fix = "make kv_indptr the prefix sum of the slot counts, which are 0 or more",
+          .check = [](const In& in) -> Broken {
+            const Tensor* indptr = readable_indptr(Pool::of(in.call), in);
+            if (indptr == nullptr) return std::nullopt;
+            constexpr std::string_view kName = KvIndptr<Pool>::kName.view();
+            const auto offender = in.values.first_decrease(kName, *indptr);
+            if (!offender) return std::nullopt;
+            return offender_facts(kName, *indptr, *offender, concat({"at least ", number_string(offender->previous)}));
+          }},
+      is_finite<KvScales<Pool>>(id)};
 }
 
 // ---- the table ------------------------------------------------------------------------------------------------------
@@ -339,7 +339,8 @@ constexpr auto kQRules = std::to_array<DecodeRule>({
      .fix = "convert it: q.to(torch.bfloat16)",
      .check = [](const In& in) -> Broken {
        if (in.knows(kQDType)) return std::nullopt;
-       return Facts{.expected = "torch.float16 or torch.bfloat16", .got = dtype_string(in.call.q), .tensor = &in.call.q};
+       return Facts{
+           .expected = "torch.float16 or torch.bfloat16", .got = dtype_string(in.call.q), .tensor = &in.call.q};
      }},
 });
 
@@ -420,8 +421,9 @@ constexpr auto kSinkRules = std::to_array<DecodeRule>({
        const Tensor* sink = in.call.attn_sink.tensor();
        if (sink == nullptr) return std::nullopt;
        if (sink->dtype == DType::kFloat32 && has_shape(*sink, {heads(in.call)})) return std::nullopt;
-       return Facts{
-           .expected = tuple({heads(in.call)}) + "/torch.float32", .got = shape_and_dtype(*sink), .tensor = sink};
+       return Facts{.expected = concat({tuple({heads(in.call)}), "/torch.float32"}),
+                    .got = shape_and_dtype(*sink),
+                    .tensor = sink};
      }},
     is_on_q_device<AttnSink, false>("B8"),
     is_contiguous<AttnSink>("B8"),
@@ -458,7 +460,7 @@ constexpr auto kGeneralOnlyRules = std::to_array<DecodeRule>({
      .fix = "leave d_v at 0 and slice out, or call decode(), which takes any d_v up to D",
      .check = [](const In& in) -> Broken {
        if (in.knows(kValueWidth)) return std::nullopt;
-       return wrong_number("0 or " + std::to_string(width(in.call)), in.call.d_v);
+       return wrong_number(concat({"0 or ", std::to_string(width(in.call))}), in.call.d_v);
      }},
     {.id = "D",
      .slug = "decode-d-v-range",
@@ -469,7 +471,7 @@ constexpr auto kGeneralOnlyRules = std::to_array<DecodeRule>({
      .fix = "pass the number of leading values of a kv row that are V, at most {D}",
      .check = [](const In& in) -> Broken {
        if (in.knows(kValueWidth)) return std::nullopt;
-       return wrong_number("from 0 to " + std::to_string(width(in.call)), in.call.d_v);
+       return wrong_number(concat({"from 0 to ", std::to_string(width(in.call))}), in.call.d_v);
      }},
 });
 
@@ -506,17 +508,16 @@ constexpr auto kWholeCallRules = std::to_array<DecodeRule>({
 });
 
 // The second pool has the first one's rules; only the general API has a second pool.
-constexpr auto kSecondPoolRules = scoped(
-    concatenate(pool_dtype_rules<SecondPool>({"D", "D", "D", "D", "D"}), pool_shape_rules<SecondPool>("D"),
-                pool_layout_rules<SecondPool>("D")),
-    RuleScope::kGeneral);
+constexpr auto kSecondPoolRules =
+    scoped(concatenate(pool_dtype_rules<SecondPool>({"D", "D", "D", "D", "D"}), pool_shape_rules<SecondPool>("D"),
+                       pool_layout_rules<SecondPool>("D")),
+           RuleScope::kGeneral);
 
 constexpr auto kRules = concatenate(
     kQRules, pool_dtype_rules<FirstPool>({"B3", "B4", "B5", "B6", "B7"}), kQShapeRules,
     pool_shape_rules<FirstPool>("B8"), pool_layout_rules<FirstPool>("B8"), kSinkRules, kGeneralOnlyRules,
     kSecondPoolRules, kOutTypeRule, kOutRules, scoped(concatenate(kLseTypeRule, kLseRules), RuleScope::kGeneral),
-    pool_value_rules<FirstPool>("B8"), scoped(pool_value_rules<SecondPool>("D"), RuleScope::kGeneral),
-    kWholeCallRules);
+    pool_value_rules<FirstPool>("B8"), scoped(pool_value_rules<SecondPool>("D"), RuleScope::kGeneral), kWholeCallRules);
 
 }  // namespace
 

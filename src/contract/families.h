@@ -36,6 +36,7 @@ constexpr std::string_view slug = joined<slug_prefix<typename A::Call>(), dashed
 template <class A, Text kWords>
 constexpr std::string_view about = joined<A::kName, kWords>;
 
+std::string concat(std::initializer_list<std::string_view> parts);
 std::string tuple(std::span<const std::int64_t> sizes);
 inline std::string tuple(std::initializer_list<std::int64_t> sizes) {
   return tuple(std::span<const std::int64_t>(sizes.begin(), sizes.size()));
@@ -47,6 +48,8 @@ std::string shape_and_dtype(const Tensor& tensor);  // "(2,)/torch.int64"
 std::string subscript(const Tensor& tensor, std::int64_t position);
 // As Python prints it: "900", "nan", "-inf", "0.5".
 std::string number_string(double value);
+Facts wrong_number(std::string expected, std::int64_t got);
+Facts wrong_shape(std::string expected, const Tensor& tensor);
 // {position} and {value} of an offender, and "kv_scales[3, 2] = nan" as what was got.
 Facts offender_facts(std::string_view name, const Tensor& tensor, const ValueSource::Offender& offender,
                      std::string expected);
@@ -222,7 +225,7 @@ constexpr Rule<typename A::Call> last_dim_contiguous(std::string_view id, RuleSc
 template <class A>
 std::optional<Facts> not_one_value(const Input<typename A::Call>& in) {
   const Tensor* tensor = A::tensor(in.call);
-  if (tensor == nullptr || tensor->elements() == 1) return std::nullopt;
+  if (tensor == nullptr || A::has_its_shape(in.call)) return std::nullopt;
   return Facts{.expected = "1 element", .got = shape_string(*tensor), .tensor = tensor};
 }
 
@@ -303,18 +306,27 @@ constexpr std::array<Rule<typename A::Call>, 4> output_rules(std::array<std::str
                      .slug = slug<A, "contiguous">,
                      .argument = A::kName.view(),
                      .message = about<A, " must be contiguous">,
-                     .fix = joined<Text("pass "), A::kName, Text("=None to have it made, or a tensor with no gaps; its "
-                                                                 "strides are {strides}")>,
+                     .fix = joined<Text("pass "), A::kName,
+                                   Text("=None to have it made, or a tensor with no gaps; its "
+                                        "strides are {strides}")>,
                      .check = not_contiguous<A>}};
 }
 
 // ---- values ---------------------------------------------------------------------------------------------------------
 
-// Asked only of float32 with a span that memory can have: the rules on dtype and span have spoken otherwise.
+// Whoever reads q's values can read this tensor's: another device has been refused by then.
+template <class Call>
+bool is_within_reach(const Tensor& tensor, const Input<Call>& in) {
+  return !in.options.device_rules || tensor.device == in.call.q.device;
+}
+
+// Asked only of float32 of the right shape, with a span that memory can have: other rules have spoken otherwise.
+// A provides has_its_shape(call), which its rule on the shape demands.
 template <class A>
 std::optional<Facts> not_finite(const Input<typename A::Call>& in) {
   const Tensor* tensor = A::tensor(in.call);
   if (tensor == nullptr || tensor->dtype != DType::kFloat32 || span_bytes(*tensor) == std::nullopt) return std::nullopt;
+  if (!is_within_reach(*tensor, in) || !A::has_its_shape(in.call)) return std::nullopt;
   const auto offender = in.values.first_not_finite(A::kName.view(), *tensor);
   if (!offender) return std::nullopt;
   return offender_facts(A::kName.view(), *tensor, *offender, "finite values");
@@ -322,16 +334,18 @@ std::optional<Facts> not_finite(const Input<typename A::Call>& in) {
 
 template <class A>
 constexpr Rule<typename A::Call> is_finite(std::string_view id) {
-  return {.id = id,
-          .slug = slug<A, "finite">,
-          .argument = A::kName.view(),
-          .stage = RuleStage::kValues,
-          .message = about<A, " must be finite, got {value} at {position}">,
-          .fix = joined<Text("set "), A::kName, Text("{position} to a finite scale; find out what wrote {value} there")>,
-          .check = not_finite<A>};
+  return {
+      .id = id,
+      .slug = slug<A, "finite">,
+      .argument = A::kName.view(),
+      .stage = RuleStage::kValues,
+      .message = about<A, " must be finite, got {value} at {position}">,
+      .fix = joined<Text("set "), A::kName, Text("{position} to a finite scale; find out what wrote {value} there")>,
+      .check = not_finite<A>};
 }
 
-// ---- what no kernel survives: one rule each over several tensors of a call, the first at fault is named --------------
+// ---- what no kernel survives: one rule each over several tensors of a call, the first at fault is named
+// --------------
 
 template <class C, class... As>
 struct Tensors {
@@ -344,12 +358,12 @@ struct Tensors {
       const Tensor* tensor = tensors[i];
       if (tensor == nullptr || !is_broken(*tensor)) continue;
       const std::string address = std::to_string(reinterpret_cast<std::uintptr_t>(tensor->data));
-      return Facts{
-          .expected = std::string(expected),
-          .got = "address " + address + ", shape " + shape_string(*tensor) + ", strides " + strides_string(*tensor),
-          .tensor = tensor,
-          .fields = {{"address", address}},
-          .argument = kNames[i]};
+      return Facts{.expected = std::string(expected),
+                   .got = concat(
+                       {"address ", address, ", shape ", shape_string(*tensor), ", strides ", strides_string(*tensor)}),
+                   .tensor = tensor,
+                   .fields = {{"address", address}},
+                   .argument = kNames[i]};
     }
     return std::nullopt;
   }
@@ -366,9 +380,9 @@ struct Tensors {
     for (std::size_t a = 0; a < tensors.size(); ++a) {
       for (std::size_t b = a + 1; b < tensors.size(); ++b) {
         if (tensors[a] == nullptr || tensors[b] == nullptr || !overlap(*tensors[a], *tensors[b])) continue;
-        std::string pair = std::string(kNames[a]) + " and " + std::string(kNames[b]);
+        std::string pair = concat({kNames[a], " and ", kNames[b]});
         return Facts{.expected = "outputs that share no byte",
-                     .got = pair + " overlap",
+                     .got = concat({pair, " overlap"}),
                      .fields = {{"pair", pair}},
                      .argument = kNames[b]};
       }
@@ -387,7 +401,9 @@ constexpr Rule<typename Ts::Call> no_negative_size(std::string_view id) {
           .argument = "q",
           .message = "{name} must have sizes of 0 or more, got {shape}",
           .fix = "describe {name} with the shape that its memory has",
-          .check = [](const Input<typename Ts::Call>& in) { return Ts::first(in, "sizes of 0 or more", has_negative_size); }};
+          .check = [](const Input<typename Ts::Call>& in) {
+            return Ts::first(in, "sizes of 0 or more", has_negative_size);
+          }};
 }
 
 template <class Ts>
@@ -411,7 +427,7 @@ constexpr Rule<typename Ts::Call> no_endless_span(std::string_view id) {
           .fix = "describe {name} with the shape and strides that its memory has",
           .check = [](const Input<typename Ts::Call>& in) {
             return Ts::first(in, "less than 2**63 bytes", [](const Tensor& tensor) {
-              return !has_negative_size(tensor) && !has_negative_stride(tensor) && span_bytes(tensor) == std::nullopt;
+              return span_bytes(tensor) == std::nullopt && !has_negative_size(tensor) && !has_negative_stride(tensor);
             });
           }};
 }
@@ -423,8 +439,9 @@ constexpr Rule<typename Ts::Call> rows_are_aligned(std::string_view id) {
           .slug = joined<slug_prefix<typename Ts::Call>(), Text("row-alignment")>,
           .argument = "q",
           .stage = RuleStage::kDevice,
-          .message = "{name} must have rows that start at multiples of 16 bytes, got address {address} and strides "
-                     "{strides} of {dtype}",
+          .message =
+              "{name} must have rows that start at multiples of 16 bytes, got address {address} and strides "
+              "{strides} of {dtype}",
           .fix = "copy {name} into memory of its own: {name}.clone()",
           .check = [](const Input<typename Ts::Call>& in) {
             return Ts::first(in, "rows at multiples of 16 bytes", [](const Tensor& tensor) {
@@ -442,9 +459,9 @@ constexpr Rule<typename Out::Call> output_is_aligned(std::string_view id) {
           .message = about<Out, " must start at a multiple of 16 bytes, got address {address}">,
           .fix = joined<Text("pass "), Out::kName, Text("=None to have it made, or start it 16-byte aligned")>,
           .check = [](const Input<typename Out::Call>& in) {
-            return Tensors<typename Out::Call, Out>::first(in, "an address that is a multiple of 16", [](const Tensor& tensor) {
-              return tensor.device.is_cuda() && !starts_at_multiple(tensor, 16);
-            });
+            return Tensors<typename Out::Call, Out>::first(
+                in, "an address that is a multiple of 16",
+                [](const Tensor& tensor) { return tensor.device.is_cuda() && !starts_at_multiple(tensor, 16); });
           }};
 }
 

@@ -96,8 +96,8 @@ class HostValues final : public ValueSource {
   std::optional<Offender> first_not_finite(std::string_view, const Tensor& tensor) const override {
     // All exponent bits set: NaN or infinity, whatever the compiler assumes about floating point.
     constexpr std::uint32_t kExponent = 0x7F80'0000;
-    const auto found = first_in_view<std::uint32_t>(
-        tensor, [](std::uint32_t bits) { return (bits & kExponent) == kExponent; });
+    const auto found =
+        first_in_view<std::uint32_t>(tensor, [](std::uint32_t bits) { return (bits & kExponent) == kExponent; });
     if (!found) return std::nullopt;
     return Offender{found->position, static_cast<double>(std::bit_cast<float>(found->value))};
   }

@@ -24,8 +24,12 @@ struct Arg {
 using Q = Arg<"q", &PrefillCall::q>;
 using Kv = Arg<"kv", &PrefillCall::kv>;
 using Indices = Arg<"indices", &PrefillCall::indices>;
-using QScale = Arg<"q_scale", &PrefillCall::q_scale>;
-using KvScale = Arg<"kv_scale", &PrefillCall::kv_scale>;
+template <Text kText, auto kMember>
+struct Scale : Arg<kText, kMember> {
+  static bool has_its_shape(const PrefillCall& call) { return (call.*kMember).tensor()->elements() == 1; }
+};
+using QScale = Scale<"q_scale", &PrefillCall::q_scale>;
+using KvScale = Scale<"kv_scale", &PrefillCall::kv_scale>;
 using AttnSink = Arg<"attn_sink", &PrefillCall::attn_sink>;
 using TopkLength = Arg<"topk_length", &PrefillCall::topk_length>;
 
@@ -40,7 +44,9 @@ std::int64_t topk(const PrefillCall& call) { return call.indices.shape[2]; }
 struct Out : Arg<"out", &PrefillCall::out> {
   static constexpr std::uint32_t kShapeNeeds = kQRank | kValueWidth;
   static constexpr std::uint32_t kDTypeNeeds = kNothing;
-  static std::array<std::int64_t, 3> expected_shape(const PrefillCall& call) { return {s_q(call), h_q(call), call.d_v}; }
+  static std::array<std::int64_t, 3> expected_shape(const PrefillCall& call) {
+    return {s_q(call), h_q(call), call.d_v};
+  }
   static DType expected_dtype(const PrefillCall&) { return DType::kBFloat16; }
 };
 template <Text kText, auto kMember>
@@ -54,8 +60,7 @@ using MaxLogits = PerHead<"max_logits", &PrefillCall::max_logits>;
 using Lse = PerHead<"lse", &PrefillCall::lse>;
 
 using Outputs = Tensors<PrefillCall, Out, MaxLogits, Lse>;
-using All =
-    Tensors<PrefillCall, Q, Kv, Indices, QScale, KvScale, AttnSink, TopkLength, Out, MaxLogits, Lse>;
+using All = Tensors<PrefillCall, Q, Kv, Indices, QScale, KvScale, AttnSink, TopkLength, Out, MaxLogits, Lse>;
 
 constexpr std::int64_t kInt32Max = std::numeric_limits<std::int32_t>::max();
 constexpr std::int64_t kHeadBlock = 64;
@@ -72,13 +77,6 @@ std::int64_t padded(std::int64_t value, std::int64_t to) {
 // A21 demands it; A25 reads values only of such a tensor.
 bool is_int32_per_query(const Tensor& tensor, const PrefillCall& call) {
   return tensor.dtype == DType::kInt32 && has_shape(tensor, {s_q(call)});
-}
-
-Facts wrong_number(std::string expected, std::int64_t got) {
-  return {.expected = std::move(expected), .got = std::to_string(got)};
-}
-Facts wrong_shape(std::string expected, const Tensor& tensor) {
-  return {.expected = std::move(expected), .got = shape_string(tensor), .tensor = &tensor};
 }
 
 // Blocks of the table, in the contract's order.
@@ -221,7 +219,8 @@ constexpr auto kSizeRules = std::to_array<PrefillRule>({
      .check = [](const In& in) -> Broken {
        const Tensor& indices = in.call.indices;
        if (indices.shape[0] == s_q(in.call) && indices.shape[1] == h_kv(in.call)) return std::nullopt;
-       return wrong_shape("(" + std::to_string(s_q(in.call)) + ", " + std::to_string(h_kv(in.call)) + ", topk)", indices);
+       return wrong_shape(concat({"(", std::to_string(s_q(in.call)), ", ", std::to_string(h_kv(in.call)), ", topk)"}),
+                          indices);
      }},
     is_int32<Indices>("A19"),
     {.id = "A20",
@@ -259,7 +258,9 @@ constexpr auto kOptionalInputRules = std::to_array<PrefillRule>({
      .check = [](const In& in) -> Broken {
        const Tensor* length = in.call.topk_length.tensor();
        if (length == nullptr || is_int32_per_query(*length, in.call)) return std::nullopt;
-       return Facts{.expected = tuple({s_q(in.call)}) + "/torch.int32", .got = shape_and_dtype(*length), .tensor = length};
+       return Facts{.expected = concat({tuple({s_q(in.call)}), "/torch.int32"}),
+                    .got = shape_and_dtype(*length),
+                    .tensor = length};
      }},
     is_on_cuda<TopkLength>("A22"),
     is_on_q_device<TopkLength, true>("A23"),
@@ -274,9 +275,11 @@ constexpr auto kOptionalInputRules = std::to_array<PrefillRule>({
      .check = [](const In& in) -> Broken {
        const Tensor* length = in.call.topk_length.tensor();
        if (length == nullptr || !is_int32_per_query(*length, in.call) || !length->is_contiguous()) return std::nullopt;
+       if (!is_within_reach(*length, in) || topk(in.call) < 0) return std::nullopt;
        const auto offender = in.values.first_outside("topk_length", *length, 0, topk(in.call));
        if (!offender) return std::nullopt;
-       return offender_facts("topk_length", *length, *offender, "values from 0 to " + std::to_string(topk(in.call)));
+       return offender_facts("topk_length", *length, *offender,
+                             concat({"values from 0 to ", std::to_string(topk(in.call))}));
      }},
     {.id = "A26",
      .slug = "prefill-d-v",
@@ -297,7 +300,7 @@ constexpr auto kOptionalInputRules = std::to_array<PrefillRule>({
      .fix = "pass the number of leading values of a kv row that are V, at most {d_qk}",
      .check = [](const In& in) -> Broken {
        if (in.knows(kValueWidth)) return std::nullopt;
-       return wrong_number("from 1 to " + std::to_string(d_qk(in.call)), in.call.d_v);
+       return wrong_number(concat({"from 1 to ", std::to_string(d_qk(in.call))}), in.call.d_v);
      }},
     {.id = "A27",
      .slug = "prefill-attn-sink-needs-topk-length",
@@ -320,7 +323,9 @@ constexpr auto kOptionalInputRules = std::to_array<PrefillRule>({
        const Tensor* sink = in.call.attn_sink.tensor();
        if (sink == nullptr) return std::nullopt;
        if (sink->dtype == DType::kFloat32 && has_shape(*sink, {h_q(in.call)})) return std::nullopt;
-       return Facts{.expected = tuple({h_q(in.call)}) + "/torch.float32", .got = shape_and_dtype(*sink), .tensor = sink};
+       return Facts{.expected = concat({tuple({h_q(in.call)}), "/torch.float32"}),
+                    .got = shape_and_dtype(*sink),
+                    .tensor = sink};
      }},
     is_on_cuda<AttnSink>("A29"),
     is_on_q_device<AttnSink, true>("A30"),
@@ -380,8 +385,8 @@ std::uint32_t Table<PrefillCall>::known(const PrefillCall& call, const CheckOpti
   if (call.kv.rank == 3) known |= kKvRank;
   if (call.indices.rank == 3) known |= kIndicesRank;
   if (call.q.device.is_cuda() || (!options.contract && call.q.device.is_cpu())) known |= kQDevice;
-  const bool width_is_served = options.contract ? call.d_v == kContractValueWidth
-                                                : call.q.rank == 3 && call.d_v >= 1 && call.d_v <= d_qk(call);
+  const bool width_is_served =
+      options.contract ? call.d_v == kContractValueWidth : call.q.rank == 3 && call.d_v >= 1 && call.d_v <= d_qk(call);
   if (width_is_served) known |= kValueWidth;
   return known;
 }

@@ -1,55 +1,40 @@
 // The AMX kernels. A tile is 16 rows of 64 bytes; tdpbf16ps computes C[16][16] += A[16][32] B[32][16] in float32 with
 //   A: row i holds 32 bf16 values                        (keys: 16 tokens x 32 values; values: 16 values x 32 tokens)
 //   B: row r holds, per column, the values 2r and 2r + 1  (queries: 32 values x 16 heads; P: 32 tokens x 16 heads)
-// All tiles lie packed in the workspace, 1 KiB each, in the order in which a product walks them. The logits and out_t are
-// plain row-major float32 matrices: tile rows are tokens or values, columns are heads.
+// All tiles lie packed in the workspace, 1 KiB each, in the order in which a product walks them. The logits and out_t
+// are plain row-major float32 matrices: tile rows are tokens or values, columns are heads.
 #include "cpu/amx.h"
 
 #include "base/float_formats.h"
 
-#if defined(__x86_64__) && defined(__linux__) && defined(__AMX_BF16__) && defined(__AVX512VBMI__)
+#if defined(__x86_64__) && defined(__linux__) && (defined(__clang__) || (defined(__GNUC__) && __GNUC__ >= 11))
 
+#include <cpuid.h>
 #include <immintrin.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include <cstring>
+#include <atomic>
 
 namespace sparse_mla::cpu {
 namespace {
 
-constexpr int kEdge = 16;         // rows of a tile, columns of a float32 tile
-constexpr int kStep = 32;         // bf16 values along the inner dimension
-constexpr int kTileValues = 512;  // bf16 values of a tile
-constexpr int kQueryParts = 2;    // float16 queries are the sum of two bf16 numbers
-constexpr int kPrefetchDistance = 8;  // tokens
-
 // ---- availability ------------------------------------------------------------------------------------------------
 
-struct CpuidResult {
-  unsigned eax, ebx, ecx, edx;
-};
-
-CpuidResult cpuid(unsigned leaf) {
-  CpuidResult r;
-  __asm__ volatile("cpuid" : "=a"(r.eax), "=b"(r.ebx), "=c"(r.ecx), "=d"(r.edx) : "a"(leaf), "c"(0));
-  return r;
-}
+__attribute__((target("xsave"))) std::uint64_t enabled_state() { return _xgetbv(0); }
 
 bool cpu_has_it() {
-  if (cpuid(0).eax < 7) return false;
-  const bool os_saves_extended_state = (cpuid(1).ecx >> 27 & 1) != 0;
+  unsigned eax, ebx, ecx, edx;
+  if (__get_cpuid(1, &eax, &ebx, &ecx, &edx) == 0) return false;
+  const bool os_saves_extended_state = (ecx & bit_OSXSAVE) != 0;
   if (!os_saves_extended_state) return false;
-  unsigned low, high;
-  __asm__ volatile("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
-  constexpr unsigned kAvx512State = 0xE6, kTileState = 3u << 17;
-  if ((low & kAvx512State) != kAvx512State || (low & kTileState) != kTileState) return false;
-  const CpuidResult features = cpuid(7);
-  constexpr unsigned kAvx512FDqBwVl = 1u << 16 | 1u << 17 | 1u << 30 | 1u << 31;  // ebx
-  constexpr unsigned kAvx512Vbmi = 1u << 1;                                      // ecx
-  constexpr unsigned kAmxBf16Tile = 1u << 22 | 1u << 24;                         // edx
-  return (features.ebx & kAvx512FDqBwVl) == kAvx512FDqBwVl && (features.ecx & kAvx512Vbmi) != 0 &&
-         (features.edx & kAmxBf16Tile) == kAmxBf16Tile;
+  constexpr std::uint64_t kAvx512State = 0xE6, kTileState = std::uint64_t{3} << 17;
+  const std::uint64_t needed_state = kAvx512State | kTileState;
+  if ((enabled_state() & needed_state) != needed_state) return false;
+  if (__get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx) == 0) return false;
+  constexpr unsigned kAvx512 = bit_AVX512F | bit_AVX512DQ | bit_AVX512BW | bit_AVX512VL;
+  constexpr unsigned kAmx = 1u << 22 | 1u << 24;  // AMX-BF16, AMX-TILE: not every <cpuid.h> names them
+  return (ebx & kAvx512) == kAvx512 && (ecx & bit_AVX512VBMI) != 0 && (edx & kAmx) == kAmx;
 }
 
 // Linux gives tile registers to processes that ask for them; threads started later inherit the permission.
@@ -58,6 +43,34 @@ bool ask_for_tiles() {
   constexpr int kTileData = 18;
   return cpu_has_it() && syscall(SYS_arch_prctl, kArchReqXcompPerm, kTileData) == 0;
 }
+
+}  // namespace
+
+bool amx_available() noexcept {
+  static const bool available = ask_for_tiles();
+  return available;
+}
+
+}  // namespace sparse_mla::cpu
+
+// From here on, functions may use the instructions; what the headers above define may not, because the linker keeps one
+// copy of an inline function for the whole library, and it must run on every CPU.
+#if defined(__clang__)
+#pragma clang attribute push(                                                                                    \
+    __attribute__((target("amx-tile,amx-bf16,avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi"))), apply_to = function)
+#else
+#pragma GCC push_options
+#pragma GCC target("amx-tile,amx-bf16,avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi")
+#endif
+
+namespace sparse_mla::cpu {
+namespace {
+
+constexpr int kEdge = 16;         // rows of a tile, columns of a float32 tile
+constexpr int kStep = 32;         // bf16 values along the inner dimension
+constexpr int kTileValues = 512;  // bf16 values of a tile
+constexpr int kQueryParts = 2;    // float16 queries are the sum of two bf16 numbers
+constexpr int kPrefetch = 8;      // tokens ahead
 
 // ---- conversions -------------------------------------------------------------------------------------------------
 
@@ -105,6 +118,12 @@ inline TwoSteps load_64(const void* row, DType dtype, int i, int count) {
   return {_mm512_maskz_loadu_epi16(first, from), _mm512_maskz_loadu_epi16(second, from + 32)};
 }
 
+// The low 16 bits of 32 lanes.
+inline __m512i join_halves(__m512i first, __m512i second) {
+  const __m512i low = _mm512_castsi256_si512(_mm512_cvtepi32_epi16(first));
+  return _mm512_inserti64x4(low, _mm512_cvtepi32_epi16(second), 1);
+}
+
 // 32 float16 values as the sum of two bf16 numbers: 8 + 3 of their 11 bits, so exact.
 struct TwoParts {
   __m512i high, low;
@@ -120,11 +139,7 @@ inline TwoParts split_f16(__m512i values) {
     high[half] = _mm512_srli_epi32(_mm512_castps_si512(coarse), 16);
     low[half] = _mm512_srli_epi32(_mm512_castps_si512(_mm512_maskz_sub_ps(finite, value, coarse)), 16);
   }
-  const auto join = [](const __m512i (&halves)[2]) {
-    return _mm512_inserti64x4(_mm512_castsi256_si512(_mm512_cvtepi32_epi16(halves[0])),
-                              _mm512_cvtepi32_epi16(halves[1]), 1);
-  };
-  return {join(high), join(low)};
+  return {join_halves(high[0], high[1]), join_halves(low[0], low[1])};
 }
 
 // 16 x 16 transposition of 32-bit elements, in place.
@@ -166,7 +181,7 @@ struct alignas(64) TileConfig {
 static_assert(sizeof(TileConfig) == 64);
 
 // The tile intrinsics do not tell the compiler that they read memory.
-inline void stores_are_done() { __asm__ volatile("" ::: "memory"); }
+inline void stores_are_done() { std::atomic_signal_fence(std::memory_order_seq_cst); }
 
 // Up to 2 x 2 result tiles in tile registers 0..3 (row-major); 4 and 5 hold A, 6 and 7 hold B.
 template <int kM, int kN>
@@ -332,7 +347,7 @@ void load_tokens(Workspace& w, const Block& block) {
   const int padded = round_up(block.count, kStep);
   const std::size_t row_bytes = w.extent.d * bytes_per_element(block.dtype);
   for (int t = 0; t < padded; ++t) {
-    if (t + kPrefetchDistance < block.count) prefetch_row(block.tokens[t + kPrefetchDistance].values, row_bytes);
+    if (t + kPrefetch < block.count) prefetch_row(block.tokens[t + kPrefetch].values, row_bytes);
     std::uint16_t* to = &w.key_tiles[at.key(t / kEdge, 0)] + t % kEdge * kStep;
     for (int step = 0; step < at.d_steps; step += 2, to += 2 * kTileValues) {
       TwoSteps values{_mm512_setzero_si512(), _mm512_setzero_si512()};
@@ -367,7 +382,7 @@ struct PlainScores {
         multiply_by<kM, kN>(&w.query_tiles[at.query(part, head_tile, step)], at.query(0, 1, 0));
       }
     }
-    const std::size_t stride = w.extent.padded_heads();
+    const std::size_t stride = w.extent.stride();
     store_results<kM, kN>(&w.logits[token_tile * kEdge * stride + head_tile * kEdge], stride);
   }
 };
@@ -382,7 +397,7 @@ struct ScaledScores {
     alignas(64) float partial[2 * kEdge * 2 * kEdge];
     constexpr int kSteps = kScaleGroup / kStep;
     const int groups = w.extent.groups();
-    const std::size_t stride = w.extent.padded_heads();
+    const std::size_t stride = w.extent.stride();
     float* logits = &w.logits[token_tile * kEdge * stride + head_tile * kEdge];
     for (int g = 0; g < groups; ++g) {
       zero_results<kM, kN>();
@@ -422,7 +437,7 @@ void score(Workspace& w, const Block& block) {
 // P (times the tokens' scales of `group`) of all heads as B tiles, split in two bf16 numbers.
 void split_p(Workspace& w, const Layout& at, int steps, const float* scales, std::size_t scales_stride) {
   const __m512i upper_half = _mm512_set1_epi32(static_cast<int>(0xFFFF0000u));
-  const std::size_t stride = w.extent.padded_heads();
+  const std::size_t stride = w.extent.stride();
   for (int step = 0; step < steps; ++step) {
     for (int r = 0; r < kEdge; ++r) {
       const std::size_t token = step * kStep + 2 * r;
@@ -452,7 +467,7 @@ struct Values {
 
   template <int kM, int kN>
   void run(int value_tile, int head_tile) const {
-    const std::size_t stride = w.extent.padded_heads();
+    const std::size_t stride = w.extent.stride();
     float* out = &w.out_t[value_tile * kEdge * stride + head_tile * kEdge];
     load_results<kM, kN>(out, stride);
     for (int step = 0; step < steps; ++step) {
@@ -477,17 +492,22 @@ void accumulate(Workspace& w, const Block& block) {
   }
 }
 
+constexpr RowKernels kKernels{reserve, load_queries, load_tokens, score, accumulate, end_row};
+
 }  // namespace
+}  // namespace sparse_mla::cpu
 
-bool amx_available() noexcept {
-  static const bool available = ask_for_tiles();
-  return available;
-}
+#if defined(__clang__)
+#pragma clang attribute pop
+#else
+#pragma GCC pop_options
+#endif
 
-const RowKernels& amx_kernels() {
-  static constexpr RowKernels kernels{reserve, load_queries, load_tokens, score, accumulate, end_row};
-  return kernels;
-}
+namespace sparse_mla::cpu {
+
+const RowKernels& amx_kernels() { return kKernels; }
+
+}  // namespace sparse_mla::cpu
 
 #else
 
@@ -499,7 +519,11 @@ const RowKernels& amx_kernels() {
   return none;
 }
 
+}  // namespace sparse_mla::cpu
+
 #endif
+
+namespace sparse_mla::cpu {
 
 bool amx_serves(const RowCall& call) noexcept {
   for (const TokenList& list : call.lists) {

@@ -51,7 +51,7 @@ void start_row(Workspace& w, const RowCall& call, const RowKernels& kernels) {
   const int heads = w.extent.padded_heads();
   std::fill_n(w.max.get(), heads, -kInfinity);
   std::fill_n(w.sum.get(), heads, 0.0f);
-  std::fill_n(w.out_t.get(), std::size_t(w.extent.padded_d_v()) * heads, 0.0f);
+  std::fill_n(w.out_t.get(), std::size_t(w.extent.padded_d_v()) * w.extent.stride(), 0.0f);
   kernels.load_queries(w, call);
 }
 
@@ -102,64 +102,64 @@ Items split(std::int64_t rows, int heads, int threads) {
   return {rows, heads, round_up(static_cast<int>((heads + parts - 1) / parts), kLaneHeads)};
 }
 
-// Serves items until none is left. `row_call(row)` describes a row.
+// All rows of a call, served by any number of threads. `DescribeRow` makes the RowCall of a row.
 template <class DescribeRow>
-void serve(const Items& items, std::atomic<std::int64_t>& next_item, DescribeRow row_call) {
-  std::int64_t item = next_item++;
-  if (item >= items.count()) return;
-  const RowCall any_row = row_call(0);
-  const RowKernels& kernels = kernels_for(any_row);
-  Workspace workspace({std::min(items.heads, items.heads_per_item), any_row.d, any_row.d_v});
-  kernels.reserve(workspace);
-  for (; item < items.count(); item = next_item++) {
-    const int first = static_cast<int>(item % items.per_row()) * items.heads_per_item;
-    const int heads = std::min(items.heads_per_item, items.heads - first);
-    attend(part_of(row_call(item / items.per_row()), first, heads), kernels, workspace);
-  }
-}
-
-// The first exception that any thread met.
-class FirstError {
+class Rows {
  public:
-  template <class Work>
-  void guard(Work work) noexcept {
-    try {
+  Rows(const Items& items, DescribeRow describe) : items_(items), describe_(describe) {}
+
+  // Starts the other threads, works along with them, and throws the first exception that any of them met.
+  void serve(int threads) {
+    {
+      std::vector<std::jthread> helpers;
+      try {
+        for (std::int64_t i = 1; i < std::min<std::int64_t>(threads, items_.count()); ++i) {
+          helpers.emplace_back(&Rows::work, this);
+        }
+      } catch (const std::system_error&) {
+        // The system gives no more threads: those there are, and this one, do the work.
+      }
       work();
-    } catch (...) {
-      const std::lock_guard lock(mutex_);
-      if (!error_) error_ = std::current_exception();
     }
-  }
-  void rethrow() const {
     if (error_) std::rethrow_exception(error_);
   }
 
  private:
-  std::mutex mutex_;
+  void work() noexcept {
+    try {
+      take_items();
+    } catch (...) {
+      const std::lock_guard lock(error_mutex_);
+      if (!error_) error_ = std::current_exception();
+    }
+  }
+
+  void take_items() {
+    std::int64_t item = next_item_++;
+    if (item >= items_.count()) return;
+    const RowCall any_row = describe_(0);
+    const RowKernels& kernels = kernels_for(any_row);
+    Workspace workspace({std::min(items_.heads, items_.heads_per_item), any_row.d, any_row.d_v});
+    kernels.reserve(workspace);
+    for (; item < items_.count(); item = next_item_++) {
+      const int first = static_cast<int>(item % items_.per_row()) * items_.heads_per_item;
+      const int heads = std::min(items_.heads_per_item, items_.heads - first);
+      attend(part_of(describe_(item / items_.per_row()), first, heads), kernels, workspace);
+    }
+  }
+
+  const Items items_;
+  const DescribeRow describe_;
+  std::atomic<std::int64_t> next_item_ = 0;
+  std::mutex error_mutex_;
   std::exception_ptr error_;
 };
 
 template <class DescribeRow>
-void serve_on_threads(std::int64_t rows, int heads, int threads, DescribeRow row_call) {
+void serve_on_threads(std::int64_t rows, int heads, int threads, DescribeRow describe) {
   if (rows <= 0 || heads <= 0) return;
   if (threads <= 0) threads = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
-  const Items items = split(rows, heads, threads);
-  std::atomic<std::int64_t> next_item = 0;
-  FirstError error;
-  {
-    std::vector<std::jthread> helpers;
-    try {
-      for (std::int64_t i = 1; i < std::min<std::int64_t>(threads, items.count()); ++i) {
-        helpers.emplace_back([&items, &next_item, &error, row_call] {
-          error.guard([&items, &next_item, row_call] { serve(items, next_item, row_call); });
-        });
-      }
-    } catch (const std::system_error&) {
-      // The system gives no more threads: those there are, and this one, do the work.
-    }
-    error.guard([&items, &next_item, row_call] { serve(items, next_item, row_call); });
-  }
-  error.rethrow();
+  Rows<DescribeRow>(split(rows, heads, threads), describe).serve(threads);
 }
 
 RowCall prefill_row(const PrefillProblem& p, std::int64_t row) {
@@ -209,7 +209,8 @@ RowCall decode_row(const DecodeProblem& p, std::int64_t row) {
   call.d = p.d;
   call.d_v = p.d_v;
   call.q_dtype = p.q_dtype;
-  call.q = static_cast<const char*>(p.q) + row * p.q_row_stride * static_cast<std::int64_t>(bytes_per_element(p.q_dtype));
+  const std::int64_t q_row_bytes = p.q_row_stride * static_cast<std::int64_t>(bytes_per_element(p.q_dtype));
+  call.q = static_cast<const char*>(p.q) + row * q_row_bytes;
   call.q_head_stride = p.q_head_stride;
   call.logit_scale = p.softmax_scale;
   call.lists = {pool_list(p.pool, row), pool_list(p.second_pool, row)};

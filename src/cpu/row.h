@@ -1,5 +1,5 @@
-// One query row on its way through the CPU backend: what is asked (RowCall), the memory one thread works in (Workspace),
-// and the steps that a set of kernels provides (RowKernels). A row is served block by block:
+// One query row on its way through the CPU backend: what is asked (RowCall), the memory one thread works in
+// (Workspace), and the steps that a set of kernels provides (RowKernels). A row is served block by block:
 //
 //   load_tokens   gather and convert up to kBlockTokens kv rows
 //   score         logits[t][head]  = query . key                             (unscaled)
@@ -19,7 +19,7 @@
 
 namespace sparse_mla::cpu {
 
-inline constexpr int kBlockTokens = 128;  // whole AMX steps of 32; P, K and V of a block stay in a 2 MiB L2 at 128 heads
+inline constexpr int kBlockTokens = 128;  // whole AMX steps of 32; a block's K, V and P stay in a 2 MiB L2 at 128 heads
 inline constexpr int kLaneHeads = 16;     // heads are padded to this: the widest vector, and the edge of an AMX tile
 inline constexpr int kScaleGroup = 64;    // values of a kv row that share one scale
 
@@ -94,29 +94,31 @@ struct Extent {
   int d = 0;
   int d_v = 0;
   int padded_heads() const { return round_up(heads, kLaneHeads); }
+  // From one matrix row to the next. Never a multiple of 256 bytes, so that rows spread over the sets of L1.
+  int stride() const { return padded_heads() % (4 * kLaneHeads) == 0 ? padded_heads() + kLaneHeads : padded_heads(); }
   int padded_d() const { return round_up(d, kScaleGroup); }
   int padded_d_v() const { return round_up(d_v, 32); }
   int groups() const { return padded_d() / kScaleGroup; }
 };
 
-// The memory of one thread, reused from row to row. Row-major; the last dimension is a multiple of kLaneHeads.
+// The memory of one thread, reused from row to row. Matrices over heads are row-major, Extent::stride() wide.
 struct Workspace {
   explicit Workspace(const Extent& extent)
       : extent(extent),
-        logits(std::size_t{kBlockTokens} * extent.padded_heads()),
-        out_t(std::size_t(extent.padded_d_v()) * extent.padded_heads()),
+        logits(std::size_t{kBlockTokens} * extent.stride()),
+        out_t(std::size_t(extent.padded_d_v()) * extent.stride()),
         max(extent.padded_heads()),
         sum(extent.padded_heads()) {}
 
   Extent extent;
-  Buffer<float> logits;  // [kBlockTokens][padded_heads]: S, then P
-  Buffer<float> out_t;   // [padded_d_v][padded_heads]: the output, transposed, not yet divided
+  Buffer<float> logits;  // [kBlockTokens][heads]: S, then P
+  Buffer<float> out_t;   // [padded_d_v][heads]: the output, transposed, not yet divided
   Buffer<float> max;     // [padded_heads]
   Buffer<float> sum;     // [padded_heads]
   std::array<Token, kBlockTokens> tokens;
 
   // float32 kernels
-  Buffer<float> queries_t;  // [d][padded_heads]
+  Buffer<float> queries_t;  // [d][heads]
   Buffer<float> rows;       // [kBlockTokens][padded_d]
 
   // AMX kernels; tiles of 1 KiB, see amx.cc

@@ -65,7 +65,7 @@ HWY_INLINE void ConvertValues(const Stored* from, int count, float* to, LoadVect
   for (; i < count; ++i) to[i] = load_one(from[i]);
 }
 
-void ConvertRow(const void* from, DType dtype, int count, float* to) {
+static void ConvertRow(const void* from, DType dtype, int count, float* to) {
   switch (dtype) {
     case DType::kFloat8E4M3FN:
       return ConvertValues(static_cast<const std::uint8_t*>(from), count, to, LoadE4m3, float_from_e4m3fn);
@@ -76,7 +76,7 @@ void ConvertRow(const void* from, DType dtype, int count, float* to) {
   }
 }
 
-void ScaleGroups(const float* scales, int count, float* row) {
+static void ScaleGroups(const float* scales, int count, float* row) {
   const F32 f;
   const int lanes = static_cast<int>(hn::Lanes(f));  // divides kScaleGroup, and count is a multiple of that
   for (int i = 0; i < count; i += lanes) {
@@ -129,24 +129,32 @@ HWY_INLINE void MultiplyColumns(const Product& p, int rows, int n) {
   for (; m < rows; ++m) MultiplyTile<1, kN>(p, m, n);
 }
 
-// 6 x 4 sums fill 24 of the 32 registers of AVX-512 and NEON, 6 x 2 fill 12 of the 16 of the older x86 sets.
-void Multiply(const Product& p, int rows, int columns) {
+// 6 x 4 sums fill 24 of the 32 registers of AVX-512 and NEON, 6 x 2 fill 12 of the 16 of the older x86 sets. kDepth
+// rows of B, 4 vectors wide, stay in L1 while all of A passes by.
+static void Multiply(Product p, int rows, int columns) {
   constexpr int kWide = HWY_ARCH_X86 && HWY_MAX_BYTES < 64 ? 2 : 4;
+  constexpr int kDepth = 128;
   const int lanes = static_cast<int>(hn::Lanes(F32()));
-  int n = 0;
-  for (; n + kWide * lanes <= columns; n += kWide * lanes) MultiplyColumns<kWide>(p, rows, n);
-  for (; n < columns; n += lanes) MultiplyColumns<1>(p, rows, n);
+  for (int left = p.k; left > 0; left -= kDepth) {
+    p.k = HWY_MIN(left, kDepth);
+    int n = 0;
+    for (; n + kWide * lanes <= columns; n += kWide * lanes) MultiplyColumns<kWide>(p, rows, n);
+    for (; n < columns; n += lanes) MultiplyColumns<1>(p, rows, n);
+    p.a += p.k * p.a_column;
+    p.b += p.k * p.ld;
+    p.add_to_c = true;
+  }
 }
 
 // ---- the steps of a row ------------------------------------------------------------------------------------------
 
 void LoadQueries(Workspace& w, const RowCall& call) {
-  const int heads = w.extent.padded_heads();
+  const std::size_t stride = w.extent.stride();
   float* row = w.rows.get();  // free until the first block is loaded
   for (int head = 0; head < call.heads; ++head) {
     const std::int64_t bytes = head * call.q_head_stride * static_cast<std::int64_t>(bytes_per_element(call.q_dtype));
     ConvertRow(static_cast<const char*>(call.q) + bytes, call.q_dtype, call.d, row);
-    for (int i = 0; i < call.d; ++i) w.queries_t[std::size_t(i) * heads + head] = row[i];
+    for (int i = 0; i < call.d; ++i) w.queries_t[i * stride + head] = row[i];
   }
 }
 
@@ -159,26 +167,24 @@ void LoadTokens(Workspace& w, const Block& block) {
 }
 
 void Score(Workspace& w, const Block& block) {
-  const int heads = w.extent.padded_heads();
   const Product product{w.rows.get(),   w.extent.padded_d(), 1,           w.queries_t.get(),
-                        w.logits.get(), heads,               w.extent.d, false};
-  Multiply(product, block.count, heads);
+                        w.logits.get(), w.extent.stride(),   w.extent.d, false};
+  Multiply(product, block.count, w.extent.padded_heads());
 }
 
 void Accumulate(Workspace& w, const Block& block) {
-  const int heads = w.extent.padded_heads();
-  const Product product{w.rows.get(),  1,     w.extent.padded_d(), w.logits.get(),
-                        w.out_t.get(), heads, block.count,         true};
-  Multiply(product, w.extent.d_v, heads);
+  const Product product{w.rows.get(),  1,                 w.extent.padded_d(), w.logits.get(),
+                        w.out_t.get(), w.extent.stride(), block.count,         true};
+  Multiply(product, w.extent.d_v, w.extent.padded_heads());
 }
 
 // Scales S and takes its maximum over the block. Past the float32 range S is held at the largest finite number, so that
 // S - max is never inf - inf; NaN stays NaN.
-HWY_INLINE VF ScaleAndMaximum(float* logits, int count, int heads, float scale, VF maximum) {
+HWY_INLINE VF ScaleAndMaximum(float* logits, int count, std::ptrdiff_t stride, float scale, VF maximum) {
   const F32 f;
   const VF largest = hn::Set(f, 3.402823466e+38f);
   const VF factor = hn::Set(f, scale);
-  for (int t = 0; t < count; ++t, logits += heads) {
+  for (int t = 0; t < count; ++t, logits += stride) {
     VF s = hn::Mul(hn::Load(f, logits), factor);
     s = hn::IfThenElse(hn::Gt(hn::Abs(s), largest), hn::CopySign(largest, s), s);
     hn::Store(s, f, logits);
@@ -188,10 +194,10 @@ HWY_INLINE VF ScaleAndMaximum(float* logits, int count, int heads, float scale, 
 }
 
 // S becomes P; returns the sum of P. Exp gives 0 for NaN, so 0 * S is added to keep NaN.
-HWY_INLINE VF Exponentials(float* logits, int count, int heads, VF maximum) {
+HWY_INLINE VF Exponentials(float* logits, int count, std::ptrdiff_t stride, VF maximum) {
   const F32 f;
   VF sum = hn::Zero(f);
-  for (int t = 0; t < count; ++t, logits += heads) {
+  for (int t = 0; t < count; ++t, logits += stride) {
     const VF s = hn::Load(f, logits);
     const VF p = hn::MulAdd(hn::Zero(f), s, hn::Exp(f, hn::Sub(s, maximum)));
     hn::Store(p, f, logits);
@@ -203,21 +209,22 @@ HWY_INLINE VF Exponentials(float* logits, int count, int heads, VF maximum) {
 void Soften(Workspace& w, const Block& block, float scale) {
   const F32 f;
   const int heads = w.extent.padded_heads();
+  const std::ptrdiff_t stride = w.extent.stride();
   const int lanes = static_cast<int>(hn::Lanes(f));
   for (int head = 0; head < heads; head += lanes) {
     float* logits = w.logits.get() + head;
     const VF old_maximum = hn::Load(f, w.max.get() + head);
-    const VF maximum = ScaleAndMaximum(logits, block.count, heads, scale, old_maximum);
+    const VF maximum = ScaleAndMaximum(logits, block.count, stride, scale, old_maximum);
     const VF shrink = hn::Exp(f, hn::Sub(old_maximum, maximum));  // 0 in the first block, where old_maximum is -inf
-    const VF sum = Exponentials(logits, block.count, heads, maximum);
+    const VF sum = Exponentials(logits, block.count, stride, maximum);
     hn::Store(maximum, f, w.max.get() + head);
     hn::Store(hn::MulAdd(hn::Load(f, w.sum.get() + head), shrink, sum), f, w.sum.get() + head);
     for (int t = block.count; t < round_up(block.count, 32); ++t) {
-      hn::Store(hn::Zero(f), f, logits + std::ptrdiff_t{t} * heads);
+      hn::Store(hn::Zero(f), f, logits + t * stride);
     }
     if (hn::AllTrue(f, hn::Eq(shrink, hn::Set(f, 1.0f)))) continue;
     float* out = w.out_t.get() + head;
-    for (int j = 0; j < w.extent.d_v; ++j, out += heads) hn::Store(hn::Mul(hn::Load(f, out), shrink), f, out);
+    for (int j = 0; j < w.extent.d_v; ++j, out += stride) hn::Store(hn::Mul(hn::Load(f, out), shrink), f, out);
   }
 }
 
@@ -238,14 +245,14 @@ void WriteOut(const Workspace& w, const RowCall& call, const float* factor) {
   const F32 f;
   const U32 u;
   const int lanes = static_cast<int>(hn::Lanes(f));
-  const int heads = w.extent.padded_heads();
+  const std::size_t stride = w.extent.stride();
   alignas(64) std::uint32_t square[kValues * kLaneHeads];
   for (int first = 0; first < call.d_v; first += kValues) {
     const int values = HWY_MIN(kValues, call.d_v - first);
     for (int head = 0; head < call.heads; head += lanes) {
       const VF multiplier = hn::LoadU(f, factor + head);
       for (int j = 0; j < values; ++j) {
-        const VF value = hn::Mul(hn::Load(f, w.out_t.get() + std::size_t(first + j) * heads + head), multiplier);
+        const VF value = hn::Mul(hn::Load(f, w.out_t.get() + (first + j) * stride + head), multiplier);
         hn::Store(call.out_dtype == DType::kBFloat16 ? Bf16Bits(value) : hn::BitCast(u, value), u, square + j * lanes);
       }
       for (int lane = 0; lane < HWY_MIN(lanes, call.heads - head); ++lane) {
@@ -283,7 +290,7 @@ namespace {
 
 void reserve(Workspace& w) {
   const Extent& e = w.extent;
-  w.queries_t = Buffer<float>(std::size_t(e.d) * e.padded_heads());
+  w.queries_t = Buffer<float>(std::size_t(e.d) * e.stride());
   w.rows = Buffer<float>(std::size_t{kBlockTokens} * e.padded_d());
 }
 

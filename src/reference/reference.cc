@@ -94,8 +94,9 @@ PrefillResult prefill_rounding_p(const PrefillProblem& p, std::int64_t first_row
     for (std::int64_t slot = 0; slot < length; ++slot) {
       const std::int64_t token = p.indices[row * p.indices_row_stride + slot];
       if (token < 0 || token >= p.s_kv) continue;  // [1] [5]
+      const std::uint8_t* kv = p.kv + token * p.kv_row_stride;
       Row key;
-      for (int i = 0; i < p.d_qk; ++i) key.push_back(decode_e4m3fn(p.kv[token * p.kv_row_stride + i]) * kv_scale);  // [7]
+      for (int i = 0; i < p.d_qk; ++i) key.push_back(decode_e4m3fn(kv[i]) * kv_scale);  // [7]
       keys.push_back(key);
     }
     for (int head = 0; head < p.h_q; ++head, out += p.d_v) {

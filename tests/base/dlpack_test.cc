@@ -1,9 +1,9 @@
 #include "sparse_mla/dlpack.h"
 
+#include <gtest/gtest.h>
+
 #include <limits>
 #include <vector>
-
-#include <gtest/gtest.h>
 
 namespace sparse_mla {
 namespace {
@@ -86,7 +86,7 @@ TEST(FromDlpack, RefusesWhatATensorCannotBe) {
   EXPECT_THROW(from_dlpack(source.tensor), std::invalid_argument);
 
   source.tensor.device = {kDLCPU, 0};
-  const std::vector<DLDataType> unknown{{10, 8, 2}, {2, 32, 4}, {7, 8, 1}, {8, 8, 1}, {9, 8, 1},
+  const std::vector<DLDataType> unknown{{10, 8, 2}, {2, 32, 4}, {7, 8, 1}, {8, 8, 1},   {9, 8, 1},
                                         {3, 64, 1}, {5, 64, 1}, {2, 8, 1}, {10, 16, 1}, {17, 4, 1}};
   for (const DLDataType& dtype : unknown) {
     source.tensor.dtype = dtype;

@@ -48,10 +48,22 @@ __device__ inline std::uint32_t opaque(std::uint32_t value) {
   return copy;
 }
 
+template <class T>
+__device__ inline const T* opaque(const T* pointer) {
+  const T* copy;
+  asm volatile("mov.b64 %0, %1;" : "=l"(copy) : "l"(pointer));
+  return copy;
+}
+
 // ld.shared in 4, 8 and 16 bytes, and st.shared.
 __device__ inline std::uint32_t ld_shared_b32(std::uint32_t address) {
   std::uint32_t value;
   asm volatile("ld.shared.b32 %0, [%1];" : "=r"(value) : "r"(address) : "memory");
+  return value;
+}
+__device__ inline std::uint16_t ld_shared_b16(std::uint32_t address) {
+  std::uint16_t value;
+  asm volatile("ld.shared.b16 %0, [%1];" : "=h"(value) : "r"(address) : "memory");
   return value;
 }
 __device__ inline float ld_shared_f32(std::uint32_t address) {
@@ -64,6 +76,11 @@ __device__ inline uint2 ld_shared_v2(std::uint32_t address) {
   asm volatile("ld.shared.v2.b32 {%0, %1}, [%2];" : "=r"(value.x), "=r"(value.y) : "r"(address) : "memory");
   return value;
 }
+__device__ inline float2 ld_shared_f32x2(std::uint32_t address) {
+  float2 value;
+  asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(value.x), "=f"(value.y) : "r"(address) : "memory");
+  return value;
+}
 __device__ inline uint4 ld_shared_v4(std::uint32_t address) {
   uint4 value;
   asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
@@ -72,11 +89,14 @@ __device__ inline uint4 ld_shared_v4(std::uint32_t address) {
                : "memory");
   return value;
 }
+__device__ inline void st_shared_b16(std::uint32_t address, std::uint16_t value) {
+  asm volatile("st.shared.b16 [%0], %1;" ::"r"(address), "h"(value) : "memory");
+}
 __device__ inline void st_shared_b32(std::uint32_t address, std::uint32_t value) {
   asm volatile("st.shared.b32 [%0], %1;" ::"r"(address), "r"(value) : "memory");
 }
-__device__ inline void st_shared_b16(std::uint32_t address, std::uint16_t value) {
-  asm volatile("st.shared.b16 [%0], %1;" ::"r"(address), "h"(value) : "memory");
+__device__ inline void st_shared_b8(std::uint32_t address, std::uint32_t value) {
+  asm volatile("st.shared.b8 [%0], %1;" ::"r"(address), "r"(value) : "memory");
 }
 __device__ inline void st_shared_f32(std::uint32_t address, float value) {
   asm volatile("st.shared.f32 [%0], %1;" ::"r"(address), "f"(value) : "memory");

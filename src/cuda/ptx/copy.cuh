@@ -57,6 +57,23 @@ __device__ inline void prefetch_l2(const void* from) {
   asm volatile("prefetch.global.L2 [%0];" ::"l"(from) : "memory");
 }
 
+// cp.async.bulk.tensor.3d global -> shared::cluster, PTX ISA 8.0: one box of a tensor map at coordinates (x, y, z).
+__device__ inline void cp_async_bulk_tensor_3d(std::uint32_t to, const void* tensor_map, std::int32_t x, std::int32_t y,
+                                               std::int32_t z, std::uint32_t barrier) {
+  asm volatile(
+      "cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, %4}], "
+      "[%5];" ::"r"(to),
+      "l"(tensor_map), "r"(x), "r"(y), "r"(z), "r"(barrier)
+      : "memory");
+}
+// cp.async.bulk.prefetch.tensor.3d, PTX ISA 8.0: the box goes to L2.
+__device__ inline void cp_async_bulk_prefetch_tensor_3d(const void* tensor_map, std::int32_t x, std::int32_t y,
+                                                        std::int32_t z) {
+  asm volatile("cp.async.bulk.prefetch.tensor.3d.L2.global.tile [%0, {%1, %2, %3}];" ::"l"(tensor_map), "r"(x), "r"(y),
+               "r"(z)
+               : "memory");
+}
+
 // st.async.b32 to a peer's shared memory, PTX ISA 8.1; `barrier` (the peer's) counts 4 bytes.
 __device__ inline void st_async_b32(std::uint32_t to, std::uint32_t value, std::uint32_t barrier) {
   asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.b32 [%0], %1, [%2];" ::"r"(to), "r"(value),

@@ -37,9 +37,11 @@ __device__ inline std::uint64_t wgmma_descriptor(std::uint32_t address) {
                                    (static_cast<std::uint64_t>((8 * kWidth) >> 4) << 32) | (1ull << 16);
   return kFixed | ((address & 0x3FFFFu) >> 4);
 }
-// The descriptor `bytes` further along (bytes is a multiple of 16).
+// The descriptor `bytes` further along (bytes is a multiple of 16). The address field never carries into the next one, so
+// only the low word is added to: a 64-bit addition per wgmma would cost three uniform instructions more.
 __device__ inline std::uint64_t wgmma_descriptor_at(std::uint64_t descriptor, std::uint32_t bytes) {
-  return descriptor + (bytes >> 4);
+  const auto low = static_cast<std::uint32_t>(descriptor) + (bytes >> 4);
+  return (descriptor & 0xFFFFFFFF00000000ull) | low;
 }
 
 }  // namespace sparse_mla::cuda::ptx
