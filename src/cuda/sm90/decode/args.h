@@ -45,6 +45,7 @@ struct Args {
 
   std::int32_t head_groups = 0;  // CTAs per window: ceil(h / head tile)
   std::int32_t windows = 0;      // see plan.h
+  std::int32_t cluster = 1;      // windows in a row whose CTAs (of one head group) are a cluster
   std::int32_t partials = 0;     // partial results that the workspace holds, per head group
   std::int32_t is_batch_invariant = 0;
 

@@ -164,7 +164,14 @@ struct Finish {
   }
 
   // Called by all MMA threads after the partial results are written.
-  __device__ void merge_if_last() const {
+  __device__ void merge(bool is_together) const {
+    if (is_together) {
+      // The parts are the CTAs of this cluster: each merges its share of the items.
+      ptx::cluster_arrive();
+      ptx::cluster_wait();
+      merge_items(part.part, part.parts);
+      return;
+    }
     ptx::fence_acq_rel_gpu();
     sync();
     const std::uint32_t flag = base + S::scratch + 64;  // behind the words of Query
@@ -174,7 +181,11 @@ struct Finish {
       ptx::fence_acq_rel_gpu();
     }
     sync();
-    if (ptx::ld_shared_b32(flag) == 0) return;
+    if (ptx::ld_shared_b32(flag) != 0) merge_items(0, 1);
+  }
+
+  // Share `share` of `shares` of the merge: items are four dims of a head.
+  __device__ void merge_items(int share, int shares) const {
     const int heads = min(P.heads, args.h - first_head());
     // Frame and factor of every head over all parts.
     if (thread < heads) {
@@ -189,24 +200,41 @@ struct Finish {
       ptx::st_shared_f32(base + S::factors + 4 * thread, close_head(thread, sum, frame));
     }
     sync();
-    for (int item = thread; item < heads * (kRowValues / 4); item += P.mma_threads()) {
-      merge_four(item / (kRowValues / 4), 4 * (item % (kRowValues / 4)));
+    constexpr int kAtOnce = 4;  // items of a thread whose loads are in flight together
+    const int items = heads * (kRowValues / 4);
+    const int last = items * (share + 1) / shares;
+    for (int item = items * share / shares + thread; item < last; item += kAtOnce * P.mma_threads()) {
+      float4 totals[kAtOnce] = {};
+      for (int p = 0; p < part.parts; ++p) {
+        float4 o[kAtOnce];
+        float weight[kAtOnce];
+#pragma unroll
+        for (int k = 0; k < kAtOnce; ++k) {
+          const int at = min(item + k * P.mma_threads(), last - 1);
+          const std::int64_t row = partial_row(p, at / (kRowValues / 4));
+          o[k] = __ldcg(reinterpret_cast<const float4*>(args.partial_out + row * kRowValues) + at % (kRowValues / 4));
+          weight[k] = __ldcg(&args.partial_stats[row]).x;
+        }
+#pragma unroll
+        for (int k = 0; k < kAtOnce; ++k) {
+          const int at = min(item + k * P.mma_threads(), last - 1);
+          const float frame = ptx::ld_shared_f32(base + S::sums + 4 * (at / (kRowValues / 4)));
+          const float w = ptx::ex2(weight[k] - frame);
+          totals[k].x = fmaf(o[k].x, w, totals[k].x);
+          totals[k].y = fmaf(o[k].y, w, totals[k].y);
+          totals[k].z = fmaf(o[k].z, w, totals[k].z);
+          totals[k].w = fmaf(o[k].w, w, totals[k].w);
+        }
+      }
+#pragma unroll
+      for (int k = 0; k < kAtOnce; ++k) {
+        const int at = item + k * P.mma_threads();
+        if (at < last) store_four(at / (kRowValues / 4), 4 * (at % (kRowValues / 4)), totals[k]);
+      }
     }
   }
-  __device__ void merge_four(int head, int dim) const {
-    const float frame = ptx::ld_shared_f32(base + S::sums + 4 * head);
+  __device__ void store_four(int head, int dim, const float4& total) const {
     const float factor = ptx::ld_shared_f32(base + S::factors + 4 * head);
-    float4 total{0.0f, 0.0f, 0.0f, 0.0f};
-#pragma unroll 4
-    for (int p = 0; p < part.parts; ++p) {
-      const std::int64_t row = partial_row(p, head);
-      const float weight = ptx::ex2(__ldcg(&args.partial_stats[row]).x - frame);
-      const float4 o = __ldcg(reinterpret_cast<const float4*>(args.partial_out + row * kRowValues + dim));
-      total.x = fmaf(o.x, weight, total.x);
-      total.y = fmaf(o.y, weight, total.y);
-      total.z = fmaf(o.z, weight, total.z);
-      total.w = fmaf(o.w, weight, total.w);
-    }
     std::uint16_t* to = args.out + result_row(head) * args.d_v + dim;
     if (dim < args.d_v) *reinterpret_cast<std::uint32_t*>(to) = pack(total.x * factor, total.y * factor);
     if (dim + 2 < args.d_v) *reinterpret_cast<std::uint32_t*>(to + 2) = pack(total.z * factor, total.w * factor);

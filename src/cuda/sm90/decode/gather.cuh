@@ -1,6 +1,6 @@
 // The gather warps: slot lists to KV rows in shared memory, scales to f16 factors and exponents.
 //
-// Warp w owns rows 16 w .. 16 w + 15 of every block. A slot that names no token is replaced by a valid one of the same
+// Warp w of a warpgroup owns rows 16 w .. 16 w + 15 of the warpgroup's blocks. A slot that names no token is replaced by a valid one of the same
 // sixteen and masked (its exponent is -inf), so nothing that no index names is ever read; sixteen such slots are
 // zero-filled.
 #pragma once
@@ -16,6 +16,7 @@
 #include "cuda/sm90/decode/handshakes.h"
 #include "cuda/sm90/decode/plan.cuh"
 #include "cuda/sm90/decode/policy.h"
+#include "cuda/sm90/decode/query.cuh"
 #include "cuda/sm90/decode/shared.h"
 
 namespace sparse_mla::cuda::sm90::decode {
@@ -23,40 +24,50 @@ namespace sparse_mla::cuda::sm90::decode {
 template <Policy P>
 struct Gather {
   using S = Shared<P>;
+  static constexpr int kGroups = P.gather_warpgroups();
   static constexpr int kRows = kBlock / 4;                         // of one warp
   static constexpr std::uint32_t kNoToken = 0xFFFFFFFFu;           // never a row: pools hold less than 2^31 - 1 rows
   static constexpr int kLaneGroups = (P.key_groups + 1) / 2;       // scale groups of one lane: two lanes per row
 
   const Args& args;
   std::uint32_t base;  // shared address of the CTA's buffers
-  int warp;            // 0..3
+  int group;           // which gather warpgroup: it takes the blocks of this remainder
+  int warp;            // 0..3, in it
   int lane;
+  int first_head;
 
   PartRecord part{};
   Segment segments[2]{};
-  int slot = 0;
-  std::uint32_t phase = 1;  // a fresh barrier lets the first wait pass
+  int done = 0;  // blocks of the parts before
 
   struct Scales {
     float value[kLaneGroups];
   };
 
-  // Row `code` names: bit 31 is the pool, the rest the row. Slot `position` counts through the first pool's segment and
-  // then the second's.
-  __device__ std::uint32_t load_code(std::int64_t position) const {
+  // The index at `position` of the token's slots, which count through the first pool's segment and then the second's;
+  // -1 behind the last. Not looked at here, so that the load may travel for two blocks.
+  __device__ std::int32_t load_index(std::int64_t position) const {
     const bool second = position >= segments[0].length;
     const std::int64_t in_segment = second ? position - segments[0].length : position;
-    if (in_segment >= (second ? segments[1].length : segments[0].length)) return kNoToken;
     const std::int32_t* indices =
         second ? args.pool[1].indices + segments[1].begin : args.pool[0].indices + segments[0].begin;
-    const std::int32_t index = __ldg(indices + in_segment);
+    std::int32_t index = -1;
+    if (in_segment < (second ? segments[1].length : segments[0].length)) index = __ldg(indices + in_segment);
+    return index;
+  }
+  __device__ std::int64_t position_of(int block) const {
+    return static_cast<std::int64_t>(part.first_block + block) * kBlock + kRows * warp + (lane & 15);
+  }
+  // Two of this warpgroup's blocks at once: lanes 0-15 the given one, lanes 16-31 the next.
+  __device__ std::int32_t load_two_blocks(int block) const {
+    const int own = block + kGroups * (lane >> 4);
+    return own < part.blocks ? load_index(position_of(own)) : -1;
+  }
+  // What a row is called here: bit 31 is the pool, the rest the row in it.
+  __device__ std::uint32_t code_of(std::int32_t index, int block) const {
+    const bool second = position_of(block) >= segments[0].length;
     if (index < 0 || index >= (second ? args.pool[1].total_pages : args.pool[0].total_pages)) return kNoToken;
     return static_cast<std::uint32_t>(index) | (second ? 0x80000000u : 0u);
-  }
-  // Slots of two blocks at once: lanes 0-15 of `block`, lanes 16-31 of the next one.
-  __device__ std::uint32_t load_two_blocks(int block) const {
-    const std::int64_t in_token = static_cast<std::int64_t>(part.first_block + block + (lane >> 4)) * kBlock;
-    return block + (lane >> 4) < part.blocks ? load_code(in_token + kRows * warp + (lane & 15)) : kNoToken;
   }
 
   __device__ std::uint64_t row_of(std::uint32_t code) const {
@@ -65,17 +76,34 @@ struct Gather {
            static_cast<std::uint64_t>(code & 0x7FFFFFFFu) * (second ? args.pool[1].row_bytes : args.pool[0].row_bytes);
   }
 
+  // Copies are issued warp-uniformly: all lanes read the row addresses from shared memory, one of them issues. In a
+  // branch of one lane a copy takes three times as long.
+  template <bool kFullRows>
   __device__ void copy_rows(std::uint32_t codes, std::uint32_t slot_address, std::uint32_t barrier) const {
-    const std::uint32_t bytes = ptx::opaque(static_cast<std::uint32_t>(args.d) * P.element_bytes());
+    constexpr std::uint32_t kFull = 64 * P.key_groups * P.element_bytes();
+    const std::uint32_t bytes = kFullRows ? kFull : static_cast<std::uint32_t>(args.d) * P.element_bytes();
+    const std::uint32_t addresses = base + S::row_addresses + group * kBlock * 8 + 8 * kRows * warp;
+    const std::uint64_t own = row_of(codes);
+    __syncwarp();
+    if (lane < kRows) {
+      ptx::st_shared_v2(addresses + 8 * lane, {static_cast<std::uint32_t>(own), static_cast<std::uint32_t>(own >> 32)});
+    }
     if (lane == 0) ptx::mbarrier_arrive_expect_tx(barrier, kRows * bytes);
     __syncwarp();
-    const std::uint64_t own = row_of(codes);
+    const std::uint32_t to = slot_address + kRows * warp * P.row_bytes();
 #pragma unroll
-    for (int row = 0; row < kRows; ++row) {
-      const auto* from = reinterpret_cast<const std::uint8_t*>(__shfl_sync(0xFFFFFFFFu, own, row));
-      const std::uint32_t to = slot_address + (kRows * warp + row) * P.row_bytes();
-      if (ptx::elect_sync()) ptx::cp_async_bulk_to_shared(to, from, bytes, barrier);
+    for (int row = 0; row < kRows; row += 2) {
+      const uint4 two = ptx::ld_shared_v4(addresses + 8 * row);
+      if (ptx::elect_sync()) {
+        ptx::cp_async_bulk_to_shared(to + row * P.row_bytes(), pointer_of(two.x, two.y), bytes, barrier);
+      }
+      if (ptx::elect_sync()) {
+        ptx::cp_async_bulk_to_shared(to + (row + 1) * P.row_bytes(), pointer_of(two.z, two.w), bytes, barrier);
+      }
     }
+  }
+  __device__ static const void* pointer_of(std::uint32_t low, std::uint32_t high) {
+    return reinterpret_cast<const void*>(static_cast<std::uint64_t>(high) << 32 | low);
   }
   __device__ void zero_rows(std::uint32_t slot_address, std::uint32_t barrier) const {
     const std::uint32_t first = slot_address + kRows * warp * P.row_bytes();
@@ -128,13 +156,18 @@ struct Gather {
 
     const std::uint32_t keys = base + S::key_scale + slot * S::kKeyScaleSlot + row * S::kKeyScaleRow + first * 2;
     const std::uint32_t values = base + S::value_scale + slot * S::kValueScaleSlot + value_scale_offset(row);
+    std::uint32_t factors[(kLaneGroups + 1) / 2];
+#pragma unroll
+    for (int i = 0; i < kLaneGroups; i += 2) {
+      factors[i / 2] =
+          ptx::cvt_f16x2_f32(scales.value[i] * normalise, i + 1 < kLaneGroups ? scales.value[i + 1] * normalise : 0.0f);
+    }
+    if constexpr (kLaneGroups == 4) ptx::st_shared_v2(keys, {factors[0], factors[1]});
 #pragma unroll
     for (int i = 0; i < kLaneGroups; ++i) {
-      const std::uint32_t factor = ptx::cvt_f16x2_f32(scales.value[i] * normalise, 0.0f);
-      if (first + i < P.key_groups) ptx::st_shared_b16(keys + 2 * i, static_cast<std::uint16_t>(factor));
-      if (first + i < P.value_groups) {
-        ptx::st_shared_b16(values + (first + i) * kBlock * 2, static_cast<std::uint16_t>(factor));
-      }
+      const auto factor = static_cast<std::uint16_t>(factors[i / 2] >> (i % 2 * 16));
+      if (kLaneGroups != 4 && first + i < P.key_groups) ptx::st_shared_b16(keys + 2 * i, factor);
+      if (first + i < P.value_groups) ptx::st_shared_b16(values + (first + i) * kBlock * 2, factor);
     }
     if ((lane & 1) == 0) store_exponent(slot, row, valid, static_cast<float>(e));
   }
@@ -170,15 +203,18 @@ struct Gather {
       if (count == 0) STAMP(3);
       if (part.token < 0) return;
       if (part.blocks == 0) continue;
-      segments[0] = segment_of(args.pool[0], part.token);
-      segments[1] = segment_of(args.pool[1], part.token);
+      segments[0] = walk.segments[0];
+      segments[1] = walk.segments[1];
+      // Ahead of the rows: behind them it would come thousands of cycles later.
+      if (count > 0) prefetch_query<P>(args, part.token, first_head, 128 * group + 32 * warp + lane, 128 * kGroups);
       gather_part();
+      done += part.blocks;
     }
   }
 
  private:
   __device__ void announce(int count) const {
-    if (warp != 0) return;
+    if (group != 0 || warp != 0) return;
     const int place = count & 1;
     ptx::mbarrier_wait(base + S::part_free + 8 * place, ((count >> 1) & 1) ^ 1);
     if (lane == 0) {
@@ -188,14 +224,27 @@ struct Gather {
   }
 
   __device__ void gather_part() {
-    std::uint32_t next = load_two_blocks(0);
-    std::uint32_t two_blocks = 0;
-    for (int block = 0; block < part.blocks; ++block) {
-      if ((block & 1) == 0) {
+#ifdef DECODE_STAMP
+    int sums_[4] = {};
+    int tic_ = (int)clock();
+#define GTOC(i) do { int now_ = (int)clock(); sums_[i] += now_ - tic_; tic_ = now_; } while (0)
+#else
+#define GTOC(i)
+#endif
+    const int first = kGroups == 1 ? 0 : (done ^ group) & 1;
+    std::int32_t next = load_two_blocks(first);
+    std::int32_t two_blocks = 0;
+    const bool full_rows = args.d == 64 * P.key_groups;
+    int odd = 0;  // of this warpgroup's blocks
+    for (int block = first; block < part.blocks; block += kGroups, odd ^= 1) {
+      if (odd == 0) {
         two_blocks = next;
-        next = load_two_blocks(block + 2);
+        next = load_two_blocks(block + 2 * kGroups);
       }
-      std::uint32_t codes = __shfl_sync(0xFFFFFFFFu, two_blocks, (lane & 15) + ((block & 1) << 4));
+      const int slot = (done + block) % P.slots;
+      const std::uint32_t phase = ((done + block) / P.slots & 1) ^ 1;  // a fresh barrier lets the first wait pass
+      const std::int32_t index = __shfl_sync(0xFFFFFFFFu, two_blocks, (lane & 15) + 16 * odd);
+      std::uint32_t codes = code_of(index, block);
       const std::uint32_t valid = __ballot_sync(0xFFFFFFFFu, codes != kNoToken) & 0xFFFFu;
       const std::uint32_t substitute = __shfl_sync(0xFFFFFFFFu, codes, valid != 0 ? __ffs(valid) - 1 : 0);
       if (codes == kNoToken) codes = substitute;
@@ -205,20 +254,25 @@ struct Gather {
       const std::uint32_t slot_address = base + S::kv + slot * S::kSlot;
       const std::uint32_t full = base + S::kv_full + 8 * slot;
       if (block == 0) STAMP(4);
+      GTOC(0);
       ptx::mbarrier_wait(base + S::kv_free + 8 * slot, phase);
-      if (valid != 0) {
-        copy_rows(codes, slot_address, full);
-        if (block == 0) STAMP(5);
-      } else {
+      GTOC(1);
+      if (valid == 0) {
         zero_rows(slot_address, full);
+      } else if (full_rows) {
+        copy_rows<true>(codes, slot_address, full);
+      } else {
+        copy_rows<false>(codes, slot_address, full);
       }
+      if (block == 0) STAMP(5);
+      GTOC(2);
       publish(scales, valid, slot);
-      if (++slot == P.slots) {
-        slot = 0;
-        phase ^= 1;
-      }
+      GTOC(3);
     }
     STAMP(6);
+#ifdef DECODE_STAMP
+    if (args.stamps && blockIdx.x == 0 && threadIdx.x % 128 == 0) for (int i = 0; i < 4; ++i) args.stamps[100 + i] = sums_[i];
+#endif
   }
 };
 

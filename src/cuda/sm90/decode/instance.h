@@ -6,9 +6,9 @@
 
 namespace sparse_mla::cuda::sm90::decode {
 
-// Enqueues one launch of `grid` CTAs; a cudaError_t. Defined in ../instances/, one explicit instantiation a file.
+// Enqueues one launch; a cudaError_t. Defined in ../instances/, one explicit instantiation a file.
 template <KvFormat kFormat, int kHeads, int kKeyGroups, int kValueGroups, int kSlots>
-int enqueue(const Args& args, unsigned grid, void* stream);
+int enqueue(const Args& args, void* stream);
 
 // Blocks in flight that fit beside Q and P in 227 KiB.
 constexpr int slots_of(KvFormat format, int heads, int key_groups) {

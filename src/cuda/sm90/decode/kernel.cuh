@@ -70,62 +70,70 @@ __device__ __forceinline__ void find_start_of(const Args& args, std::uint32_t ba
 }
 
 template <Policy P>
-__device__ __forceinline__ void run_gather(const Args& args, std::uint32_t base, std::int32_t window) {
+__device__ __forceinline__ void run_gather(const Args& args, std::uint32_t base, int head_group, std::int32_t window) {
   const Start start = *reinterpret_cast<const Start*>(ptx::shared_pointer(base + Shared<P>::start));
-  Gather<P> gather{args, base, static_cast<int>(threadIdx.x / 32) - P.mma_threads() / 32, static_cast<int>(threadIdx.x % 32)};
+  const auto thread = static_cast<int>(threadIdx.x) - P.mma_threads();
+  Gather<P> gather{args, base, thread / 128, thread / 32 % 4, thread % 32, head_group * P.heads};
   gather.run(Walk{args, start.balance, window, start.place});
 }
 
-// The parts of a window as the MMA warps see them.
 template <Policy P>
-struct Parts {
-  using S = Shared<P>;
-  std::uint32_t base;
-  int count = 0;  // parts done
-  int block = 0;  // blocks done
-
-  __device__ __forceinline__ std::uint32_t record() const { return base + S::part + 32 * (count & 1); }
-  // Blocks of the next part; -1: there is none.
-  __device__ __forceinline__ int wait() const {
-    ptx::mbarrier_wait(base + S::part_full + 8 * (count & 1), (count >> 1) & 1);
-    if (static_cast<std::int32_t>(ptx::ld_shared_b32(record())) < 0) return -1;
-    return static_cast<std::int32_t>(ptx::ld_shared_b32(record() + 8));
-  }
-  __device__ __forceinline__ void done(int blocks) {
-    __syncwarp();
-    if (threadIdx.x % 32 == 0) ptx::mbarrier_arrive(base + S::part_free + 8 * (count & 1));
-    ++count;
-    block += blocks;
-  }
-};
+__device__ __forceinline__ std::int32_t mode_of(std::uint32_t base) {
+  return reinterpret_cast<const Start*>(ptx::shared_pointer(base + Shared<P>::start))->balance.mode;
+}
 
 // The thread's number, read anew: what is computed from it stays inside one part instead of being kept, and spilled,
 // for all parts.
 __device__ __forceinline__ int thread_index() { return static_cast<int>(ptx::opaque(threadIdx.x)); }
 
+// The parts of a window as the MMA warps see them.
 template <Policy P>
-__device__ __forceinline__ float start_part(const Args& args, std::uint32_t base, std::uint32_t record, int head_group) {
-  // Before the barrier inside store(): nobody reads the frames until then.
-  const int thread = thread_index();
-  if (thread < P.heads) ptx::st_shared_f32(base + Shared<P>::frame + 4 * thread, kNoFrame);
-  const auto token = static_cast<std::int32_t>(ptx::ld_shared_b32(record));
-  return Query<P>{args, base, thread, token, head_group * P.heads}.store();
-}
+struct Parts {
+  using S = Shared<P>;
+  const Args& args;
+  std::uint32_t base;
+  int head_group;
+  int count = 0;   // parts done
+  int block = 0;   // blocks done
+  int blocks = 0;  // of the part at hand; -1: there is none
+
+  __device__ __forceinline__ std::uint32_t record() const { return base + S::part + 32 * (count & 1); }
+  __device__ __forceinline__ void next() {
+    __syncwarp();
+    if (threadIdx.x % 32 == 0) ptx::mbarrier_arrive(base + S::part_free + 8 * (count & 1));
+    ++count;
+    block += blocks;
+    wait();
+  }
+  __device__ __forceinline__ float store_query() const {
+    // Before the barrier inside store(): nobody reads the frames until then.
+    const int thread = thread_index();
+    if (thread < P.heads) ptx::st_shared_f32(base + S::frame + 4 * thread, kNoFrame);
+    const auto token = static_cast<std::int32_t>(ptx::ld_shared_b32(record()));
+    return Query<P>{args, base, thread, token, head_group * P.heads}.store();
+  }
+  __device__ __forceinline__ void wait() {
+    ptx::mbarrier_wait(base + S::part_full + 8 * (count & 1), (count >> 1) & 1);
+    const auto token = static_cast<std::int32_t>(ptx::ld_shared_b32(record()));
+    blocks = token < 0 ? -1 : static_cast<std::int32_t>(ptx::ld_shared_b32(record() + 8));
+  }
+};
+
 template <Policy P>
 __device__ __forceinline__ Finish<P> finish_of(const Args& args, std::uint32_t base, std::uint32_t record, int head_group) {
   return {args, base, thread_index(), load_record(record), head_group};
 }
 
 template <Policy P>
-__device__ __forceinline__ void run_wide(const Args& args, std::uint32_t base, int head_group) {
-  Parts<P> parts{base};
-  for (int blocks = parts.wait(); blocks >= 0; parts.done(blocks), blocks = parts.wait()) {
-    if (blocks == 0) {
-      finish_of<P>(args, base, parts.record(), head_group).store_empty();
+__device__ __forceinline__ void run_wide(const Args& args, std::uint32_t base, Parts<P>& parts) {
+  const bool is_together = mode_of<P>(base) == kTogether;
+  for (; parts.blocks >= 0; parts.next()) {
+    if (parts.blocks == 0) {
+      finish_of<P>(args, base, parts.record(), parts.head_group).store_empty();
       continue;
     }
     STAMP(2);
-    const float factor = start_part<P>(args, base, parts.record(), head_group);
+    const float factor = parts.store_query();
     STAMP(3);
     const int thread = thread_index();
     const int group = thread / 128;
@@ -136,68 +144,68 @@ __device__ __forceinline__ void run_wide(const Args& args, std::uint32_t base, i
 #else
     Wide<P> wide{base, group, warp, lane, {base, group, warp, lane, factor}, {base, group, warp, lane}};
 #endif
-    wide.run(parts.block, parts.block + blocks);
+    wide.run(parts.block, parts.block + parts.blocks);
     STAMP(7);
-    const Finish<P> finish = finish_of<P>(args, base, parts.record(), head_group);
+    const Finish<P> finish = finish_of<P>(args, base, parts.record(), parts.head_group);
     finish.sync();  // both have read the last P: the sums go over it
     wide.softmax.store_sums();
     finish.close_sums(wide.softmax.frames(wide.softmax.generation));
     STAMP(8);
     finish.store(wide.weigh);
     STAMP(9);
-    if (finish.part.parts > 1) finish.merge_if_last();
+    if (finish.part.parts > 1) finish.merge(is_together);
     STAMP(10);
   }
 }
 
 template <Policy P>
-__device__ __forceinline__ void run_narrow_score(const Args& args, std::uint32_t base, int head_group) {
-  Parts<P> parts{base};
-  for (int blocks = parts.wait(); blocks >= 0; parts.done(blocks), blocks = parts.wait()) {
-    if (blocks == 0) {
-      finish_of<P>(args, base, parts.record(), head_group).store_empty();
+__device__ __forceinline__ void run_narrow_score(const Args& args, std::uint32_t base, Parts<P>& parts) {
+  const bool is_together = mode_of<P>(base) == kTogether;
+  for (; parts.blocks >= 0; parts.next()) {
+    if (parts.blocks == 0) {
+      finish_of<P>(args, base, parts.record(), parts.head_group).store_empty();
       continue;
     }
     STAMP(2);
-    const float factor = start_part<P>(args, base, parts.record(), head_group);
+    const float factor = parts.store_query();
     STAMP(3);
     const int thread = thread_index();
     const int group = thread / 128;
     const int warp = thread / 32 % 4;
     const int lane = thread % 32;
     NarrowScore<P> score{base, group, warp, lane, {base, group, warp, lane, factor}};
-    score.run(parts.block, parts.block + blocks);
+    score.run(parts.block, parts.block + parts.blocks);
     STAMP(7);
-    const Finish<P> finish = finish_of<P>(args, base, parts.record(), head_group);
+    const Finish<P> finish = finish_of<P>(args, base, parts.record(), parts.head_group);
     finish.sync();
     score.softmax.store_sums();
     finish.close_sums(score.softmax.frames(score.softmax.generation));
-    if (finish.part.parts > 1) finish.merge_if_last();
+    if (finish.part.parts > 1) finish.merge(is_together);
     STAMP(10);
   }
 }
 
 template <Policy P>
-__device__ __forceinline__ void run_narrow_weigh(const Args& args, std::uint32_t base, int head_group) {
-  Parts<P> parts{base};
-  for (int blocks = parts.wait(); blocks >= 0; parts.done(blocks), blocks = parts.wait()) {
-    if (blocks == 0) {
-      finish_of<P>(args, base, parts.record(), head_group).store_empty();
+__device__ __forceinline__ void run_narrow_weigh(const Args& args, std::uint32_t base, Parts<P>& parts) {
+  const bool is_together = mode_of<P>(base) == kTogether;
+  for (; parts.blocks >= 0; parts.next()) {
+    if (parts.blocks == 0) {
+      finish_of<P>(args, base, parts.record(), parts.head_group).store_empty();
       continue;
     }
-    start_part<P>(args, base, parts.record(), head_group);
+    parts.store_query();
     const int thread = thread_index();
     const int lane = thread % 32;
     NarrowWeigh<P> weigh{base, lane, {base, thread / 128 - 2, thread / 32 % 4, lane}};
-    weigh.run(parts.block, parts.block + blocks);
+    weigh.run(parts.block, parts.block + parts.blocks);
     STAMP(7);
-    const Finish<P> finish = finish_of<P>(args, base, parts.record(), head_group);
+    const Finish<P> finish = finish_of<P>(args, base, parts.record(), parts.head_group);
     finish.sync();
     finish.close_sums(0);
     STAMP(8);
     finish.store(weigh.weigh);
     STAMP(9);
-    if (finish.part.parts > 1) finish.merge_if_last();
+    if (finish.part.parts > 1) finish.merge(is_together);
     STAMP(10);
   }
 }
@@ -209,31 +217,35 @@ __global__ void __launch_bounds__(Policy{kFormat, kHeads, kKeyGroups, kValueGrou
   constexpr Policy P{kFormat, kHeads, kKeyGroups, kValueGroups, kSlots};
   extern __shared__ __align__(1024) std::uint8_t shared[];
   const std::uint32_t base = ptx::shared_address(shared);
-  const auto head_group = static_cast<int>(blockIdx.x % args.head_groups);
-  const auto window = static_cast<std::int32_t>(blockIdx.x / args.head_groups);
+  const auto window = static_cast<std::int32_t>(blockIdx.x);
+  const auto head_group = static_cast<int>(blockIdx.y);
   STAMP(0);
   prepare<P>(args, base);
   find_start_of<P>(args, base, window);
+  Parts<P> parts{args, base, head_group};
   STAMP(1);
   const int warpgroup = threadIdx.x / 128;
   if constexpr (P.is_wide()) {
     if (warpgroup == 2) {
       ptx::setmaxnreg_dec<40>();
-      run_gather<P>(args, base, window);
+      run_gather<P>(args, base, head_group, window);
     } else {
       ptx::setmaxnreg_inc<232>();
-      run_wide<P>(args, base, head_group);
+      parts.wait();
+      run_wide<P>(args, base, parts);
     }
   } else {
-    if (warpgroup == 4) {
+    if (warpgroup >= 4) {
       if constexpr (P.heads == 32) ptx::setmaxnreg_dec<40>();
-      run_gather<P>(args, base, window);
+      run_gather<P>(args, base, head_group, window);
     } else if (warpgroup >= 2) {
-      if constexpr (P.heads == 32) ptx::setmaxnreg_inc<128>();
-      run_narrow_weigh<P>(args, base, head_group);
+      if constexpr (P.heads == 32) ptx::setmaxnreg_inc<120>();
+      parts.wait();
+      run_narrow_weigh<P>(args, base, parts);
     } else {
-      if constexpr (P.heads == 32) ptx::setmaxnreg_dec<80>();
-      run_narrow_score<P>(args, base, head_group);
+      if constexpr (P.heads == 32) ptx::setmaxnreg_dec<88>();
+      parts.wait();
+      run_narrow_score<P>(args, base, parts);
     }
   }
 }

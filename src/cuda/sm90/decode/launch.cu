@@ -23,7 +23,7 @@ constexpr std::int64_t kMostRows = 0x7FFFFFFE;  // rows of a pool: an index and 
 
 struct Instance {
   Policy policy;
-  int (*enqueue)(const Args&, unsigned, void*);
+  int (*enqueue)(const Args&, void*);
 };
 
 template <KvFormat kFormat, int kHeads, int kKeyGroups, int kValueGroups>
@@ -59,13 +59,7 @@ int forced_heads() {
   return s ? std::atoi(s) : 0;
 }
 
-int head_tile_of(const DecodeProblem& p, const LaunchContext&) {
-  const int forced = forced_heads();
-  if (forced) return forced;
-  int tile = 8;
-  while (tile < 64 && tile < p.h) tile *= 2;
-  return tile;
-}
+int head_tile_of(const DecodeProblem& p, const LaunchContext& context);
 
 const Instance& choose(const DecodeProblem& p, const LaunchContext& context) {
   const auto& all = p.pool.kv_dtype == DType::kFloat8E4M3FN ? kE4M3 : p.pool.kv_dtype == DType::kBFloat16 ? kBF16 : kF16;
@@ -121,7 +115,7 @@ __global__ void __launch_bounds__(kPlanThreads) plan_windows(const __grid_consta
   __syncthreads();
   statistics = of_warp[threadIdx.x % 32];
   reduce_over_warp(statistics);
-  const Balance balance = balance_of(statistics, args.n, args.windows, args.is_batch_invariant != 0);
+  const Balance balance = balance_of(statistics, args.n, args.windows, args.cluster, args.is_batch_invariant != 0);
 
   std::int64_t start = 0;
   std::int64_t partial = 0;
@@ -158,12 +152,41 @@ constexpr std::size_t round_up(std::size_t bytes) { return (bytes + 255) / 256 *
 struct Shape {
   std::int32_t head_groups;
   std::int32_t windows;
+  std::int32_t cluster;
   std::int32_t partials;
 };
+
+// The largest cluster that leaves every token of every head group one, and how many fit the device at once.
+struct ClusterChoice {
+  int size;
+  int count;
+};
+ClusterChoice cluster_of(std::int64_t items, std::int64_t average_blocks, int multiprocessors) {
+  // CTAs that fill a multiprocessor, on 132: cudaOccupancyMaxActiveClusters. Elsewhere only pairs are counted on.
+  constexpr ClusterChoice kOn132[] = {{5, 22}, {3, 39}, {2, 66}};
+  if (multiprocessors == 132) {
+    for (const ClusterChoice& choice : kOn132) {
+      if (items <= choice.count && average_blocks >= choice.size) return choice;
+    }
+  } else if (items <= multiprocessors / 2 && average_blocks >= 2) {
+    return {2, multiprocessors / 2};
+  }
+  return {1, multiprocessors};
+}
+std::int64_t average_blocks_of(const DecodeProblem& p) {
+  const std::int64_t slots = p.pool.total_indices + (p.second_pool.indptr != nullptr ? p.second_pool.total_indices : 0);
+  return slots / p.n / kBlock;
+}
+
 Shape shape_of(const DecodeProblem& p, const LaunchContext& context, const Policy& policy) {
   const int groups = (p.h + policy.heads - 1) / policy.heads;
   const int multiprocessors = context.multiprocessors > 0 ? context.multiprocessors : 132;
-  Shape shape{groups, std::max(1, multiprocessors / groups), 0};
+  Shape shape{groups, 1, 1, 0};
+  const ClusterChoice clusters = context.batch_invariant
+                                     ? ClusterChoice{1, multiprocessors}
+                                     : cluster_of(p.n * groups, average_blocks_of(p), multiprocessors);
+  shape.cluster = clusters.size;
+  shape.windows = std::max(1, clusters.count / groups) * clusters.size;
   shape.partials = 2 * shape.windows;
   if (context.batch_invariant) {
     // Tokens of more than kFixedBlocks blocks, in parts of kFixedBlocks: less than twice the blocks over kFixedBlocks.
@@ -182,6 +205,41 @@ Workspace workspace_of(const Policy& policy, std::int64_t n, const Shape& shape)
   w.out = w.stats + round_up(rows * sizeof(float2));
   w.bytes = w.out + rows * policy.value_groups * kGroup * sizeof(float);
   return w;
+}
+
+// The head tile that should be fastest: a larger one reads the rows of a token fewer times, smaller ones spread few
+// tokens over more multiprocessors. Times in units of a block of the 64-head kernel, measured (docs/kernels/decode.md).
+struct TileCost {
+  int heads;
+  double part;   // start and end of a part
+  double block;
+};
+constexpr TileCost kTileCosts[] = {{8, 2.2, 0.62}, {16, 2.4, 0.66}, {32, 3.2, 0.85}, {64, 5.5, 1.0}};
+
+int head_tile_of(const DecodeProblem& p, const LaunchContext& context) {
+  if (const int forced = forced_heads()) return forced;
+  const int multiprocessors = context.multiprocessors > 0 ? context.multiprocessors : 132;
+  const std::int64_t blocks = std::max<std::int64_t>(1, average_blocks_of(p));
+  int best = 8;
+  double least = 1e300;
+  for (const TileCost& tile : kTileCosts) {
+    if (tile.heads > 8 && tile.heads >= 2 * p.h) break;
+    const std::int64_t items = p.n * ((p.h + tile.heads - 1) / tile.heads);
+    double time = 0;
+    if (items > multiprocessors) {
+      const std::int64_t waves = (items + multiprocessors - 1) / multiprocessors;
+      time = static_cast<double>(waves) * (tile.part + static_cast<double>(blocks) * tile.block);
+    } else {
+      const ClusterChoice cluster = cluster_of(items, blocks, multiprocessors);
+      const std::int64_t own = (blocks + cluster.size - 1) / cluster.size;
+      time = tile.part * (cluster.size > 1 ? 1.5 : 1.0) + static_cast<double>(own) * tile.block;
+    }
+    if (time < least) {
+      least = time;
+      best = tile.heads;
+    }
+  }
+  return best;
 }
 
 PoolArgs pool_args(const PoolProblem& pool) {
@@ -231,6 +289,7 @@ Args args_of(const DecodeProblem& p, const LaunchContext& context, const Policy&
   a.stamps = decode_stamps;
 #endif
   a.windows = shape.windows;
+  a.cluster = shape.cluster;
   a.partials = shape.partials;
   a.is_batch_invariant = context.batch_invariant;
   a.starts = p.n > kMostTokensPlannedByCta ? reinterpret_cast<const Start*>(workspace + w.starts) : nullptr;
@@ -278,7 +337,7 @@ int launch(const DecodeProblem& p, const LaunchContext& context) noexcept {
     const cudaError_t planned = cudaGetLastError();
     if (planned != cudaSuccess) return planned;
   }
-  return chosen.enqueue(args, static_cast<unsigned>(args.windows * args.head_groups), context.stream);
+  return chosen.enqueue(args, context.stream);
 }
 
 }  // namespace sparse_mla::cuda::sm90::decode

@@ -75,9 +75,11 @@ struct NarrowWeigh {
       const int slot = block % P.slots;
       const int buffer = block % P.p_buffers();
       ptx::mbarrier_wait(base + S::kv_full + 8 * slot, (block / P.slots) & 1);
+      typename Weigh<P>::Ahead ahead;
+      weigh.open(slot, ahead);
       ptx::mbarrier_wait(base + S::p_full + 8 * buffer, (block / P.p_buffers()) & 1);
       weigh.follow_frames(block, block == first);
-      weigh.weigh(slot, base + S::p + buffer * S::kPanel, Nothing{});
+      weigh.weigh(ahead, base + S::p + buffer * S::kPanel, Nothing{});
       __syncwarp();
       if (lane == 0) {
         ptx::mbarrier_arrive(base + S::kv_free + 8 * slot);

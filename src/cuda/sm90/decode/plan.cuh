@@ -24,12 +24,15 @@ __device__ __forceinline__ std::int32_t blocks_of_token(const Args& args, std::i
   return blocks_of(slots);
 }
 
+// Of values below 2^47.
+__device__ __forceinline__ std::int64_t sum_over_warp(std::int64_t value) {
+  const std::uint32_t low = __reduce_add_sync(kAllLanes, static_cast<std::uint32_t>(value) & 0xFFFFFFu);
+  const std::uint32_t high = __reduce_add_sync(kAllLanes, static_cast<std::uint32_t>(value >> 24));
+  return (static_cast<std::int64_t>(high) << 24) + low;
+}
 __device__ __forceinline__ void reduce_over_warp(BlockStatistics& s) {
-#pragma unroll
-  for (int step = 16; step > 0; step /= 2) {
-    s.total += __shfl_xor_sync(kAllLanes, s.total, step);
-    s.fixed_parts += __shfl_xor_sync(kAllLanes, s.fixed_parts, step);
-  }
+  s.total = sum_over_warp(s.total);
+  s.fixed_parts = sum_over_warp(s.fixed_parts);
   s.least = __reduce_min_sync(kAllLanes, s.least);
   s.most = __reduce_max_sync(kAllLanes, s.most);
 }
@@ -53,7 +56,11 @@ __device__ __forceinline__ Start find_start(const Args& args, std::uint32_t coun
   BlockStatistics own = statistics;
   reduce_over_warp(statistics);
   Start start;
-  start.balance = balance_of(statistics, args.n, args.windows, args.is_batch_invariant != 0);
+  start.balance = balance_of(statistics, args.n, args.windows, args.cluster, args.is_batch_invariant != 0);
+  if (start.balance.mode == kTogether) {
+    start.place.token = window / args.cluster;
+    return start;
+  }
   // Where this lane's first token lies.
   std::int64_t length = own.total + static_cast<std::int64_t>(start.balance.overhead) *
                                         (start.balance.mode == kFixed ? own.fixed_parts : last - first);
@@ -119,11 +126,22 @@ struct Walk {
   std::int32_t window;
   Place place;
   std::int32_t fixed = 0;  // mode kFixed: the next part of the token
+  Segment segments[2]{};   // of the last part's token
 
   __device__ __forceinline__ PartRecord next() {
+    if (balance.mode == kTogether) {
+      const std::int32_t token = place.token;
+      place.token = args.n;
+      if (token >= args.n) return {};
+      segments[0] = segment_of(args.pool[0], token);
+      segments[1] = segment_of(args.pool[1], token);
+      return together_part(token, blocks_of(segments[0].length + segments[1].length), window % args.cluster, args.cluster);
+    }
     const std::int64_t end = balance.window * (window + 1);
     while (place.token < args.n && place.start < end) {
-      const std::int32_t blocks = blocks_of_token(args, place.token);
+      segments[0] = segment_of(args.pool[0], place.token);
+      segments[1] = segment_of(args.pool[1], place.token);
+      const std::int32_t blocks = blocks_of(segments[0].length + segments[1].length);
       if (balance.mode == kFixed) {
         // A part belongs to the window in which it starts.
         const std::int64_t at = place.start + static_cast<std::int64_t>(fixed) * (balance.overhead + kFixedBlocks);

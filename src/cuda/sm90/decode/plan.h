@@ -47,6 +47,7 @@ struct Balance {
 inline constexpr std::int32_t kWhole = 0;  // tokens are not cut
 inline constexpr std::int32_t kCut = 1;    // tokens are cut at window ends
 inline constexpr std::int32_t kFixed = 2;  // tokens are cut every kFixedBlocks, whatever else is in the batch
+inline constexpr std::int32_t kTogether = 3;  // a token to a cluster: equal parts, one in each of its windows
 
 // Where a token lies. `partial`: batch-invariant mode only, partial results of the tokens before.
 struct Place {
@@ -82,6 +83,7 @@ SPARSE_MLA_HD inline void count(BlockStatistics& s, std::int32_t blocks) {
   s.most = on_line > s.most ? on_line : s.most;
 }
 
+// a / b, upwards.
 SPARSE_MLA_HD inline std::int64_t divide_up(std::int64_t a, std::int64_t b) {
   if ((a | b) >> 31 == 0) {  // 32 bits divide much faster
     return (static_cast<std::uint32_t>(a) + static_cast<std::uint32_t>(b) - 1) / static_cast<std::uint32_t>(b);
@@ -89,9 +91,22 @@ SPARSE_MLA_HD inline std::int64_t divide_up(std::int64_t a, std::int64_t b) {
   return (a + b - 1) / b;
 }
 
+SPARSE_MLA_HD inline std::int64_t divide(std::int64_t a, std::int64_t b) {
+  if ((a | b) >> 31 == 0) return static_cast<std::uint32_t>(a) / static_cast<std::uint32_t>(b);
+  return a / b;
+}
+
 // Tokens of (nearly) equal length are left whole where that takes no longer than cutting them would.
-SPARSE_MLA_HD inline Balance balance_of(const BlockStatistics& s, std::int32_t n, std::int32_t windows, bool fixed) {
+// `cluster`: so many windows in a row are CTAs of one cluster. Where tokens are few and none is much longer than the
+// others, each goes to a cluster, whose CTAs merge without a detour.
+SPARSE_MLA_HD inline Balance balance_of(const BlockStatistics& s, std::int32_t n, std::int32_t windows,
+                                        std::int32_t cluster, bool fixed) {
   Balance b;
+  if (!fixed && cluster > 1 && static_cast<std::int64_t>(n) * cluster <= windows && s.most <= 2 * divide_up(s.total, n)) {
+    b.mode = kTogether;
+    b.window = cluster;  // places count windows: token t starts at t * cluster
+    return b;
+  }
   b.overhead = n > windows || fixed ? kOverhead : 0;
   if (fixed) {
     b.mode = kFixed;
@@ -154,11 +169,11 @@ SPARSE_MLA_HD inline PartRecord part_in_window(const Balance& b, const Place& pl
   std::int32_t first = window;
   std::int32_t last = window;
   if (from > 0) {
-    first = static_cast<std::int32_t>(place.start / b.window);
+    first = static_cast<std::int32_t>(divide(place.start, b.window));
     while (blocks_before(b, place.start, blocks, b.window * (first + 1)) == 0) ++first;
   }
   if (to < on_line) {
-    last = static_cast<std::int32_t>((place.start + b.overhead + on_line - 1) / b.window);
+    last = static_cast<std::int32_t>(divide(place.start + b.overhead + on_line - 1, b.window));
     while (blocks_before(b, place.start, blocks, b.window * last) == on_line) --last;
   }
   r.part = window - first;
@@ -183,6 +198,22 @@ SPARSE_MLA_HD inline PartRecord fixed_part(const Place& place, std::int32_t bloc
   r.part = k;
   r.first_partial = place.partial;
   r.partials = place.partial;
+  r.partial_step = 1;
+  return r;
+}
+
+// Part `member` of a token in mode kTogether.
+SPARSE_MLA_HD inline PartRecord together_part(std::int32_t token, std::int32_t blocks, std::int32_t member,
+                                              std::int32_t cluster) {
+  PartRecord r;
+  r.parts = line_blocks(blocks) < cluster ? line_blocks(blocks) : cluster;
+  if (member >= r.parts) return {};
+  r.token = token;
+  r.first_block = static_cast<std::int32_t>(static_cast<std::int64_t>(blocks) * member / r.parts);
+  r.blocks = static_cast<std::int32_t>(static_cast<std::int64_t>(blocks) * (member + 1) / r.parts) - r.first_block;
+  r.part = member;
+  r.first_partial = token * cluster;
+  r.partials = token * cluster;
   r.partial_step = 1;
   return r;
 }

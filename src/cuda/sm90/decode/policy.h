@@ -31,7 +31,9 @@ struct Policy {
   SPARSE_MLA_HD constexpr int score_warpgroups() const { return 2; }
   SPARSE_MLA_HD constexpr int mma_warpgroups() const { return is_wide() ? 2 : 4; }
   SPARSE_MLA_HD constexpr int mma_threads() const { return 128 * mma_warpgroups(); }
-  SPARSE_MLA_HD constexpr int threads() const { return mma_threads() + 128; }
+  // Each gathers every so many-th block.
+  SPARSE_MLA_HD constexpr int gather_warpgroups() const { return 1; }
+  SPARSE_MLA_HD constexpr int threads() const { return mma_threads() + 128 * gather_warpgroups(); }
   SPARSE_MLA_HD constexpr int element_bytes() const { return format == KvFormat::kE4M3 ? 1 : 2; }
   SPARSE_MLA_HD constexpr bool has_scales() const { return format == KvFormat::kE4M3; }
   // 16 bytes more than the values: ldmatrix reads eight rows at once, and an odd multiple of 16 spreads them over all

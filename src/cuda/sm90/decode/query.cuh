@@ -11,6 +11,7 @@
 #include "cuda/ptx/address.cuh"
 #include "cuda/ptx/barrier.cuh"
 #include "cuda/ptx/convert.cuh"
+#include "cuda/ptx/copy.cuh"
 #include "cuda/ptx/fence.cuh"
 #include "cuda/sm90/decode/args.h"
 #include "cuda/sm90/decode/handshakes.h"
@@ -18,6 +19,18 @@
 #include "cuda/sm90/decode/shared.h"
 
 namespace sparse_mla::cuda::sm90::decode {
+
+// The rows of one head tile of a token into the L2, by `threads` threads.
+template <Policy P>
+__device__ __forceinline__ void prefetch_query(const Args& args, std::int32_t token, int first_head, int thread,
+                                               int threads) {
+  const int lines = (args.d * 2 + 127) / 128;  // of one head
+  const std::uint16_t* rows = args.q + token * args.q_row_stride + first_head * args.q_head_stride;
+  for (int i = thread; i < P.heads * lines; i += threads) {
+    const int head = i / lines;
+    if (first_head + head < args.h) ptx::prefetch_l2(rows + head * args.q_head_stride + (i % lines) * 64);
+  }
+}
 
 template <Policy P>
 struct Query {
@@ -57,7 +70,10 @@ struct Query {
 
   // All loads before the first use. Past the last head or value: zeros.
   __device__ void load(uint4 (&pieces)[kPieces]) const {
-    if (args.q_is_aligned == 0) return load_unaligned(pieces);
+    if (args.q_is_aligned == 0) {
+      load_unaligned(pieces);
+      return;
+    }
 #pragma unroll
     for (int i = 0; i < kPieces; ++i) {
       const Place at = place_of(i);
@@ -65,23 +81,18 @@ struct Query {
       if (is_inside(at)) pieces[i] = __ldg(reinterpret_cast<const uint4*>(address(at)));
     }
   }
-  // Rows that start anywhere: value by value, each thread through its own places in shared memory.
+  // Rows that start anywhere.
   __device__ void load_unaligned(uint4 (&pieces)[kPieces]) const {
-#pragma unroll 1
-    for (int i = 0; i < kPieces; ++i) {
-      const Place at = place_of(i);
-      if (!exists(at)) continue;
-#pragma unroll 1
-      for (int j = 0; j < 8; ++j) {
-        ptx::st_shared_b16(slot(at) + 2 * j, is_inside(at) ? __ldg(address(at) + j) : std::uint16_t{0});
-      }
-    }
 #pragma unroll
     for (int i = 0; i < kPieces; ++i) {
       const Place at = place_of(i);
-      pieces[i] = exists(at) ? ptx::ld_shared_v4(slot(at)) : uint4{0, 0, 0, 0};
+      std::uint32_t words[4] = {0, 0, 0, 0};
+      if (is_inside(at)) {
+#pragma unroll
+        for (int j = 0; j < 8; ++j) words[j / 2] |= static_cast<std::uint32_t>(__ldg(address(at) + j)) << (16 * (j % 2));
+      }
+      pieces[i] = {words[0], words[1], words[2], words[3]};
     }
-    ptx::bar_sync(kMma<P>.id, kMma<P>.threads);  // read before the places are written for good
   }
 
   template <bool kF16>

@@ -25,7 +25,6 @@ __device__ __forceinline__ void score_block(float (&s)[P.heads / 2], std::uint32
 #pragma unroll
   for (int unit = 0; unit < Keys<P>::kUnits; ++unit) {
     const int now = unit % 2;
-    if (unit + 2 < Keys<P>::kUnits) keys.load(unit + 2, raw[now]);
     ptx::wgmma_fence();
 #pragma unroll
     for (int step = 0; step < 2; ++step) {
@@ -33,6 +32,7 @@ __device__ __forceinline__ void score_block(float (&s)[P.heads / 2], std::uint32
       multiply<P>(s, fragments[now].step[step], ptx::wgmma_descriptor_at(q, at), unit + step != 0);
     }
     ptx::wgmma_commit_group();
+    if (unit + 2 < Keys<P>::kUnits) keys.load(unit + 2, raw[now]);
     if (unit + 1 < Keys<P>::kUnits) {
       ptx::wgmma_wait_group<1>();
       keys.convert(unit + 1, raw[1 - now], fragments[1 - now]);

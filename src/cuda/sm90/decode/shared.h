@@ -42,7 +42,8 @@ struct Shared {
   static constexpr std::uint32_t scratch = moved + kFrames * 4;  // reduction of max|q|, arrival at a split token
   static constexpr std::uint32_t part = scratch + 80;  // two PartRecords
   static constexpr std::uint32_t start = part + 64;    // the Start of this CTA's window
-  static constexpr std::uint32_t barriers = start + 32;
+  static constexpr std::uint32_t row_addresses = start + 32;  // [gather warpgroup][kBlock] 64-bit
+  static constexpr std::uint32_t barriers = row_addresses + P.gather_warpgroups() * kBlock * 8;
   static_assert(barriers % 16 == 0);
 
   static constexpr std::uint32_t kv_full = barriers;  // one of each per slot, P buffer or generation

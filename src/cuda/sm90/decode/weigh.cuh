@@ -59,37 +59,44 @@ struct Weigh {
     }
   }
 
-  // The products of one block, with `between(unit)` called after the issue of each unit.
-  template <class Between>
-  __device__ __forceinline__ void weigh(int slot, std::uint32_t p_buffer, Between&& between) {
+  // The first two units of a block, in flight: loaded before P is waited for.
+  struct Ahead {
     Values<P> values;
-    values.open(base, slot, warp, lane);
-    const std::uint64_t p = ptx::wgmma_descriptor<ptx::Swizzle::k128B>(p_buffer);
     std::uint32_t raw[2][Values<P>::kRaw];
     uint4 factors[2];
+  };
+  __device__ __forceinline__ void open(int slot, Ahead& ahead) const {
+    ahead.values.open(base, slot, warp, lane);
+#pragma unroll
+    for (int i = 0; i < 2; ++i) load(i, ahead);
+  }
+  __device__ __forceinline__ void load(int unit, Ahead& ahead) const {
+    ahead.values.load(group_of(unit / 2), unit % 2, ahead.raw[unit % 2]);
+    ahead.factors[unit % 2] = ahead.values.load_factors(group_of(unit / 2), unit % 2);
+  }
+
+  // The products of one block, with `between(unit)` called after the issue of each unit. Rows travel one unit ahead of
+  // the conversion, and the conversion one unit ahead of the products.
+  template <class Between>
+  __device__ __forceinline__ void weigh(Ahead& ahead, std::uint32_t p_buffer, Between&& between) {
+    const std::uint64_t p = ptx::wgmma_descriptor<ptx::Swizzle::k128B>(p_buffer);
     Unit fragments[2];
-    values.load(group_of(0), 0, raw[0]);
-    factors[0] = values.load_factors(group_of(0), 0);
-    values.load(group_of(0), 1, raw[1]);
-    factors[1] = values.load_factors(group_of(0), 1);
-    values.convert(raw[0], factors[0], fragments[0]);
+    Values<P>::convert(ahead.raw[0], ahead.factors[0], fragments[0]);
 #pragma unroll
     for (int unit = 0; unit < kUnits; ++unit) {
       const int now = unit % 2;
-      if (unit + 2 < kUnits) {
-        values.load(group_of((unit + 2) / 2), unit % 2, raw[now]);
-        factors[now] = values.load_factors(group_of((unit + 2) / 2), unit % 2);
-      }
       ptx::wgmma_fence();
 #pragma unroll
       for (int step = 0; step < 2; ++step) {
         multiply<P>(out[unit / 2], fragments[now].step[step], ptx::wgmma_descriptor_at(p, (2 * now + step) * 32), true);
       }
       ptx::wgmma_commit_group();
+      // Behind the products: the compiler uses what it loads at once, and the wait for it then costs nothing.
+      if (unit + 2 < kUnits) load(unit + 2, ahead);
       between(unit);
       if (unit + 1 < kUnits) {
         ptx::wgmma_wait_group<1>();
-        values.convert(raw[1 - now], factors[1 - now], fragments[1 - now]);
+        Values<P>::convert(ahead.raw[1 - now], ahead.factors[1 - now], fragments[1 - now]);
       }
     }
     ptx::wgmma_wait_group<0>();

@@ -1,5 +1,5 @@
 #include "cuda/sm90/decode/instance.cuh"
 
 namespace sparse_mla::cuda::sm90::decode {
-template int enqueue<KvFormat::kE4M3, 32, 9, 9, slots_of(KvFormat::kE4M3, 32, 9)>(const Args&, unsigned, void*);
+template int enqueue<KvFormat::kE4M3, 32, 9, 9, slots_of(KvFormat::kE4M3, 32, 9)>(const Args&, void*);
 }  // namespace sparse_mla::cuda::sm90::decode
