@@ -1,7 +1,6 @@
 #include <fstream>
 #include <iostream>
 #include <nlohmann/json.hpp>
-#include <thread>
 
 #include "cli/command.h"
 #include "cli/table.h"
@@ -38,7 +37,7 @@ nlohmann::ordered_json gather() {
           {"best_backend", backend_name(best_backend())},
           {"cpu",
            {{"model", cpu_model()},
-            {"threads", std::thread::hardware_concurrency()},
+            {"threads", cpu::usable_cores()},
             {"simd_target", cpu::simd_target()},
             {"simd_targets", cpu::simd_targets()}}},
           {"cuda",

@@ -4,10 +4,10 @@
 #include <future>
 #include <span>
 #include <stdexcept>
-#include <thread>
 #include <vector>
 
 #include "base/float_formats.h"
+#include "cpu/cpu.h"
 #include "dispatch/problems.h"
 #include "reference/reference.h"
 
@@ -63,7 +63,7 @@ bool Accuracy::ok(const Tolerance& tolerance) const {
 }
 
 Accuracy accuracy_of(const files::AnyCall& call, std::int64_t begin, std::int64_t count) {
-  const std::int64_t threads = std::max<std::int64_t>(std::thread::hardware_concurrency(), 1);
+  const std::int64_t threads = cpu::usable_cores();
   const std::int64_t step = std::max<std::int64_t>((count + threads - 1) / threads, 1);
   std::vector<std::future<Accuracy>> parts;
   for (std::int64_t row = begin; row < begin + count; row += step) {

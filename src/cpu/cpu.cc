@@ -9,6 +9,10 @@
 #include <system_error>
 #include <thread>
 
+#if defined(__linux__)
+#include <sched.h>
+#endif
+
 #include "cpu/amx.h"
 #include "cpu/row.h"
 #include "cpu/simd.h"
@@ -158,7 +162,7 @@ class Rows {
 template <class DescribeRow>
 void serve_on_threads(std::int64_t rows, int heads, int threads, DescribeRow describe) {
   if (rows <= 0 || heads <= 0) return;
-  if (threads <= 0) threads = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
+  if (threads <= 0) threads = usable_cores();
   Rows<DescribeRow>(split(rows, heads, threads), describe).serve(threads);
 }
 
@@ -235,6 +239,14 @@ void decode(const DecodeProblem& problem, int threads) {
     throw std::invalid_argument("kv_scales need d to be a multiple of 64, got " + std::to_string(problem.d));
   }
   serve_on_threads(problem.n, problem.h, threads, [&problem](std::int64_t row) { return decode_row(problem, row); });
+}
+
+int usable_cores() noexcept {
+#if defined(__linux__)
+  cpu_set_t cores;  // holds 1024; the call fails where the machine has more
+  if (::sched_getaffinity(0, sizeof cores, &cores) == 0) return std::max(1, CPU_COUNT(&cores));
+#endif
+  return static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
 }
 
 std::string simd_target() {
