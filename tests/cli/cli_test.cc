@@ -72,6 +72,10 @@ TEST(Usage, ErrorsAreOneLine) {
   expect_failure(run_program({"make-case"}), "A subcommand is required" + more);
   expect_failure(run_program({"make-case", "prefill", "-o", "x", "--s-q", "many"}),
                  "Could not convert: --s-q = many" + more);
+  expect_failure(run_program({"make-case", "prefill", "-o", "x", "--seed", "-1"}),
+                 "--seed: must be a number from 0 to 2^64-1, got -1" + more);
+  expect_failure(run_program({"demo", "--seed", "18446744073709551616"}),
+                 "--seed: must be a number from 0 to 2^64-1, got 18446744073709551616" + more);
 }
 
 TEST(Files, MissingAndBrokenInputsAreNamed) {
