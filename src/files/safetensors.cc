@@ -176,18 +176,9 @@ std::uint64_t little_endian(std::span<const std::byte, 8> bytes) {
   return value;
 }
 
-// Whether a file's first 8 bytes are printable ASCII: as a header's length, that would be over 2^61.
-bool is_text(std::span<const std::byte, 8> bytes) {
-  return std::ranges::all_of(bytes, [](std::byte byte) {
-    const auto c = std::to_integer<unsigned char>(byte);
-    return (c >= 0x20 && c < 0x7F) || c == '\n' || c == '\r' || c == '\t';
-  });
-}
-
 // The header's text, and what follows it.
 std::pair<std::string_view, std::span<const std::byte>> split(std::span<const std::byte> bytes, std::string_view path) {
   if (bytes.size() < 8) throw FileError(path, Fault::kTooShort, {{"size", std::to_string(bytes.size())}});
-  if (is_text(bytes.first<8>())) throw FileError(path, Fault::kText);
   const std::uint64_t length = little_endian(bytes.first<8>());
   const std::span<const std::byte> rest = bytes.subspan(8);
   if (length > rest.size()) {

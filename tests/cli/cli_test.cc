@@ -211,6 +211,14 @@ TEST(Check, JsonNamesEveryBrokenRuleInTheContractsOrder) {
                           "q_scale must be a torch.Tensor"));
 }
 
+TEST(Check, ADescriptionCannotBeRun) {
+  const TemporaryFolder folder;
+  const std::string path = folder.write("call.json", kDescription);
+  expect_failure(run_program({"prefill", path, "-o", folder.path("out")}),
+                 path + ": is a description of a call, without its data: it can be checked, not run");
+  EXPECT_THAT(folder.names(), ElementsAre("call.json"));
+}
+
 TEST(Check, TextTellsWhatWasExpectedWhatCameAndTheFix) {
   const TemporaryFolder folder;
   const std::string path = folder.write("call.json", kDescription);

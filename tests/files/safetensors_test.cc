@@ -132,8 +132,6 @@ INSTANTIATE_TEST_SUITE_P(
                "is 0 bytes long; a safetensors file starts with the 8-byte length of its header"},
         Broken{"SevenBytes", "1234567", "safetensors-too-short",
                "is 7 bytes long; a safetensors file starts with the 8-byte length of its header"},
-        Broken{"Text", "hello world\n", "safetensors-text",
-               "is text, not a safetensors file; a call's description in JSON can be checked, not run"},
         Broken{"HeaderPastEnd", length_only(3, "{}"), "safetensors-header-past-end",
                "claims a header of 3 bytes, but 2 bytes follow"},
         Broken{"HeaderLengthOfAllOnes", length_only(~std::uint64_t{0}, "{}"), "safetensors-header-past-end",
