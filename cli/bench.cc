@@ -2,6 +2,7 @@
 #include <iostream>
 #include <nlohmann/json.hpp>
 
+#include "base/cores.h"
 #include "bench/cpu/fma_peak.h"
 #include "cli/bench_cuda.h"
 #include "cli/case.h"
@@ -109,7 +110,7 @@ class Bench final : public Command {
   }
 
   int run_cpu() const {
-    const int threads = cpu::usable_cores();
+    const int threads = usable_cores();
     const double peak = bench::float32_fma_peak(threads, 0.5) * 1e-9;
     const std::vector<Measured> all = measure_all();
     bool ok = true;

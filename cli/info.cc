@@ -2,6 +2,7 @@
 #include <iostream>
 #include <nlohmann/json.hpp>
 
+#include "base/cores.h"
 #include "cli/command.h"
 #include "cli/table.h"
 #include "cpu/cpu.h"
@@ -37,7 +38,7 @@ nlohmann::ordered_json gather() {
           {"best_backend", backend_name(best_backend())},
           {"cpu",
            {{"model", cpu_model()},
-            {"threads", cpu::usable_cores()},
+            {"threads", usable_cores()},
             {"simd_target", cpu::simd_target()},
             {"simd_targets", cpu::simd_targets()}}},
           {"cuda",

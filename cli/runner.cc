@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
+#include "base/cores.h"
 #include "base/problem_name.h"
-#include "cpu/cpu.h"
 #include "dispatch/problems.h"
 
 namespace sparse_mla::cli {
@@ -105,7 +105,7 @@ void run_call(const files::AnyCall& call, Backend backend, Progress* progress) {
     return;
   }
   // Enough rows for every thread, and some fifty steps where there are that many.
-  const std::int64_t threads = cpu::usable_cores();
+  const std::int64_t threads = usable_cores();
   const std::int64_t step = std::max(4 * threads, rows / 50);
   for (std::int64_t begin = 0; begin < rows; begin += step) {
     run_any(rows_of(call, begin, std::min(step, rows - begin)), backend);

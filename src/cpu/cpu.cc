@@ -9,10 +9,7 @@
 #include <system_error>
 #include <thread>
 
-#if defined(__linux__)
-#include <sched.h>
-#endif
-
+#include "base/cores.h"
 #include "cpu/amx.h"
 #include "cpu/row.h"
 #include "cpu/simd.h"
@@ -239,14 +236,6 @@ void decode(const DecodeProblem& problem, int threads) {
     throw std::invalid_argument("kv_scales need d to be a multiple of 64, got " + std::to_string(problem.d));
   }
   serve_on_threads(problem.n, problem.h, threads, [&problem](std::int64_t row) { return decode_row(problem, row); });
-}
-
-int usable_cores() noexcept {
-#if defined(__linux__)
-  cpu_set_t cores;  // holds 1024; the call fails where the machine has more
-  if (::sched_getaffinity(0, sizeof cores, &cores) == 0) return std::max(1, CPU_COUNT(&cores));
-#endif
-  return static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
 }
 
 std::string simd_target() {

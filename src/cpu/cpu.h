@@ -15,9 +15,6 @@ namespace sparse_mla::cpu {
 void prefill(const PrefillProblem& problem, int threads);
 void decode(const DecodeProblem& problem, int threads);
 
-// Cores that this process may use: those of its affinity mask, which a container's cpuset and taskset narrow.
-int usable_cores() noexcept;
-
 // The instruction set that was picked at run time, such as "AMX_BF16", "AVX3_DL", "AVX2" or "NEON", for `info` and
 // bench records.
 std::string simd_target();

@@ -8,10 +8,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#if defined(__linux__)
-#include <sched.h>
-#endif
-
 #include "cpu/run.h"
 
 namespace sparse_mla::test {
@@ -116,22 +112,6 @@ TEST(Targets, AnUnknownNameIsRefusedAndChangesNothing) {
   EXPECT_EQ(cpu::simd_target(), before);
   EXPECT_EQ(cpu::simd_targets().front(), before);
 }
-
-#if defined(__linux__)
-TEST(Threads, AreOneForEachCoreOfTheAffinityMask) {
-  cpu_set_t before;
-  ASSERT_EQ(::sched_getaffinity(0, sizeof before, &before), 0);
-  EXPECT_EQ(cpu::usable_cores(), CPU_COUNT(&before));
-  cpu_set_t one;
-  CPU_ZERO(&one);
-  for (int core = 0; core < CPU_SETSIZE && CPU_COUNT(&one) == 0; ++core) {
-    if (CPU_ISSET(core, &before)) CPU_SET(core, &one);
-  }
-  ASSERT_EQ(::sched_setaffinity(0, sizeof one, &one), 0);
-  EXPECT_EQ(cpu::usable_cores(), 1);
-  ::sched_setaffinity(0, sizeof before, &before);
-}
-#endif
 
 TEST(OneProblem, FromTheEnvironment) {
   const char* text = std::getenv("SPARSE_MLA_PROBLEM");
