@@ -11,10 +11,13 @@ help:
 deps:
 	@sh packages/install.sh
 
-build: deps
+.PHONY: configure
+configure: deps
 	@cmake --preset release >build-configure.log 2>&1 || { cat build-configure.log; exit 1; }
 	@grep -hE 'CUDA backend|Python module' build-configure.log || true
 	@rm -f build-configure.log
+
+build: configure
 	cmake --build --preset release
 
 # The Python module is built where .venv is.
@@ -26,7 +29,8 @@ python: venv
 	$(MAKE) --no-print-directory build
 	.venv/bin/python -m pytest
 
-demo: build
+demo: configure
+	cmake --build --preset release --target sparse_mla_cli
 	build/sparse-mla demo
 
 test: venv

@@ -1,8 +1,8 @@
 #include <algorithm>
 #include <iostream>
 #include <nlohmann/json.hpp>
-#include <thread>
 
+#include "base/cores.h"
 #include "bench/cpu/fma_peak.h"
 #include "cli/bench_cuda.h"
 #include "cli/case.h"
@@ -110,7 +110,7 @@ class Bench final : public Command {
   }
 
   int run_cpu() const {
-    const int threads = static_cast<int>(std::max(std::thread::hardware_concurrency(), 1u));
+    const int threads = usable_cores();
     const double peak = bench::float32_fma_peak(threads, 0.5) * 1e-9;
     const std::vector<Measured> all = measure_all();
     bool ok = true;
@@ -165,7 +165,7 @@ class Bench final : public Command {
 }  // namespace
 
 std::unique_ptr<Command> make_bench(CLI::App& root) {
-  return std::make_unique<Bench>(*root.add_subcommand("bench", "time the shapes of the README"));
+  return std::make_unique<Bench>(*root.add_subcommand("bench", "time prefill and decode"));
 }
 
 }  // namespace sparse_mla::cli

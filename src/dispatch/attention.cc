@@ -52,7 +52,8 @@ void run(const PrefillCall& call, const RunOptions& options) {
 }
 
 void run(const DecodeCall& call, const RunOptions& options) {
-  const DecodeProblem problem = dispatch::decode_problem(call);
+  const dispatch::DenseScales dense(call);
+  const DecodeProblem problem = dispatch::decode_problem(dense.call());
   if (resolve(call.q.device, options.backend) == Backend::kCpu) {
     cpu::decode(problem, options.threads);
   } else if (call.q.device.is_cuda()) {
