@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <iostream>
 #include <nlohmann/json.hpp>
+#include <stdexcept>
 
 #include "base/cores.h"
 #include "bench/cpu/fma_peak.h"
@@ -89,8 +90,8 @@ class Bench final : public Command {
     app.add_option("--repeats", repeats_, "timed runs of a shape (cpu)")
         ->check(CLI::Range(1, 1000))
         ->capture_default_str();
-    app.add_option("--entry-point", cuda_.entry_point, "prefill, decode or all")
-        ->check(CLI::IsMember({"prefill", "decode", "all"}))
+    app.add_option("--entry-point", cuda_.entry_point, "prefill, decode, kv (cuda) or all")
+        ->check(CLI::IsMember({"prefill", "decode", "kv", "all"}))
         ->capture_default_str();
     app.add_option("--only", cuda_.only, "shapes whose name contains this (cuda)");
     app.add_option("--samples", cuda_.samples, "timed samples of a shape (cuda)")
@@ -110,6 +111,7 @@ class Bench final : public Command {
   }
 
   int run_cpu() const {
+    if (cuda_.entry_point == "kv") throw std::invalid_argument("on the CPU, bench_kv times transfers of cache rows");
     const int threads = usable_cores();
     const double peak = bench::float32_fma_peak(threads, 0.5) * 1e-9;
     const std::vector<Measured> all = measure_all();
@@ -125,12 +127,12 @@ class Bench final : public Command {
 
   std::vector<Measured> measure_all() const {
     std::vector<Measured> all;
-    if (cuda_.entry_point != "decode") {
+    if (cuda_.entry_point == "prefill" || cuda_.entry_point == "all") {
       const PrefillCase made(kPrefill, 1);
       const Tolerance tolerance = prefill_tolerance(Backend::kCpu, kPrefill.d_qk, kPrefill.topk);
       all.push_back(measure(made.call(), operations(kPrefill), tolerance, repeats_));
     }
-    if (cuda_.entry_point != "prefill") {
+    if (cuda_.entry_point == "decode" || cuda_.entry_point == "all") {
       const DecodeCase made(kDecode, 1);
       all.push_back(measure(made.call(), operations(kDecode), decode_tolerance(), repeats_));
     }
