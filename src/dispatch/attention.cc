@@ -3,6 +3,7 @@
 
 #include <stdexcept>
 #include <string>
+#include <vector>
 
 #include "cpu/cpu.h"
 #include "cuda/cuda.h"
@@ -51,8 +52,32 @@ void run(const PrefillCall& call, const RunOptions& options) {
   }
 }
 
+// Backends read kv_scales row by row without gaps. Where the last dimension has gaps, `problem` is pointed at a copy,
+// which the caller keeps until the call is over.
+std::vector<float> pack_scales(const PagedPool& pool, PoolProblem& problem) {
+  const Tensor* scales = pool.kv_scales.tensor();
+  if (scales == nullptr || scales->shape[1] <= 1 || scales->strides[1] == 1) return {};
+  if (!scales->device.is_cpu()) {
+    throw std::runtime_error("kv_scales has strides " +
+                             shape_string({scales->strides.data(), static_cast<std::size_t>(scales->rank)}) +
+                             "; on a CUDA device its last stride must be 1, since this call does not allocate there");
+  }
+  std::vector<float> packed;
+  packed.reserve(static_cast<std::size_t>(scales->elements()));
+  for (std::int64_t row = 0; row < scales->shape[0]; ++row) {
+    const float* first = scales->as<const float>() + row * scales->strides[0];
+    for (std::int64_t group = 0; group < scales->shape[1]; ++group) packed.push_back(first[group * scales->strides[1]]);
+  }
+  problem.kv_scales = packed.data();
+  problem.kv_scales_row_stride = scales->shape[1];
+  return packed;
+}
+
 void run(const DecodeCall& call, const RunOptions& options) {
-  const DecodeProblem problem = dispatch::decode_problem(call);
+  DecodeProblem problem = dispatch::decode_problem(call);
+  const std::vector<float> scales = pack_scales(call.pool, problem.pool);
+  const std::vector<float> second_scales =
+      call.second_pool ? pack_scales(*call.second_pool, problem.second_pool) : std::vector<float>();
   if (resolve(call.q.device, options.backend) == Backend::kCpu) {
     cpu::decode(problem, options.threads);
   } else if (call.q.device.is_cuda()) {
