@@ -82,7 +82,7 @@ typedef struct sparse_mla_pool {
   const sparse_mla_tensor* unified_kv; /* [total_pages, D]  q's dtype, or float8_e4m3fn with kv_scales */
   const sparse_mla_tensor* kv_indices; /* [total_indices]   int32 */
   const sparse_mla_tensor* kv_indptr;  /* [N + 1]           int32 */
-  const sparse_mla_tensor* kv_scales;  /* [total_pages, D / 64] float32, last dimension without gaps; or NULL */
+  const sparse_mla_tensor* kv_scales;  /* [total_pages, D / 64] float32, on CUDA without gaps in a row; or NULL */
 } sparse_mla_pool;
 
 /* Arguments of decode. NULL is "not given"; q and the pool's first three must be given. */

@@ -137,7 +137,7 @@ def prefill(
     made = [None, None, None]
     for index, (given, dtype) in enumerate(zip(outputs, ("bfloat16", "float32", "float32"))):
         library.refuse_output(given)
-        if given is None and q.ndim == 3 and d_v >= 0:
+        if given is None and q.ndim == 3 and 0 <= d_v <= q.shape[2]:
             made[index] = library.empty((*q.shape[:2], d_v) if index == 0 else tuple(q.shape[:2]), dtype)
     results = [given if new is None else new for given, new in zip(outputs, made)]
     arguments = [_argument(library, value) for value in (*inputs, *results)]
@@ -167,7 +167,7 @@ def decode(
     library.refuse_output(out)
     library.refuse_output(lse)
     made_out = made_lse = None
-    if q.ndim == 3 and d_v >= 0:
+    if q.ndim == 3 and 0 <= d_v <= q.shape[2]:
         if out is None:
             made_out = library.empty((*q.shape[:2], d_v or q.shape[2]), q.dtype.name)
         if lse is None and wants_lse:

@@ -145,7 +145,7 @@ def _is_concrete(*values: Any) -> bool:
 
 def _prefill_outputs(q: Any, d_v: int, out: Any, max_logits: Any, lse: Any) -> tuple[Any, Any, Any]:
     """The caller's buffers, and new ones where there are none. A q that is refused anyway gets none."""
-    if q.dim() != 3 or d_v < 0:
+    if q.dim() != 3 or not 0 <= d_v <= q.shape[2]:
         return out, max_logits, lse
     s_q, h_q, _ = q.shape
     device = q.device
@@ -227,7 +227,7 @@ def decode(
     direct = not traced and _is_direct(q)
     if not traced and not direct and _is_concrete(*inputs, out, lse, *second):
         _enforce_without_memory(_native.check_decode, flags, (*inputs, out, lse, d_v, *second))
-    if q.dim() == 3 and d_v >= 0:
+    if q.dim() == 3 and 0 <= d_v <= q.shape[2]:
         if out is None:
             out = _decode_output(q, d_v)
         if lse is None and wants_lse:

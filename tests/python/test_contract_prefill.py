@@ -245,3 +245,23 @@ def test_what_is_no_tensor_where_one_must_stand():
         sparse_mla.prefill(torch.zeros(2, 4, 576).to(FP8), 1.0, torch.zeros(2, 1, 5, dtype=I32), 1.0)
     with pytest.raises(TypeError, match="kv: expected a tensor, got float"):
         sparse_mla.check("prefill", torch.zeros(2, 4, 576).to(FP8), 1.0, torch.zeros(2, 1, 5, dtype=I32), 1.0)
+
+
+@pytest.mark.parametrize("d_v", [-1, 0, 577, 10**15])
+def test_a_value_width_out_of_range_allocates_nothing(d_v):
+    q, kv = torch.zeros(2, 4, 576).to(FP8), torch.zeros(9, 1, 576).to(FP8)
+    with pytest.raises(ValueError) as raised:
+        sparse_mla.prefill(q, kv, torch.zeros(2, 1, 5, dtype=I32), 1.0, d_v=d_v)
+    assert str(raised.value) == f"prefill requires d_v from 1 to d_qk=576, got {d_v}"
+    with pytest.raises(ValueError, match="d_v: expected an int of 64 bits"):
+        sparse_mla.prefill(q, kv, torch.zeros(2, 1, 5, dtype=I32), 1.0, d_v=2**70)
+
+
+@pytest.mark.parametrize("name", ["attn_sink", "topk_length", "out", "max_logits", "lse", "q_scale", "kv_scale"])
+@pytest.mark.parametrize("value, type_name", [(1, "int"), (0.5, "float"), ("x", "str"), ([1.0], "list"), (True, "bool")])
+def test_what_is_no_tensor_is_refused_in_the_contracts_words(name, value, type_name):
+    q, kv = torch.zeros(2, 4, 576).to(FP8), torch.zeros(9, 1, 576).to(FP8)
+    with pytest.raises(ValueError) as raised:
+        sparse_mla.prefill(q, kv, torch.zeros(2, 1, 5, dtype=I32), 1.0, **{name: value})
+    assert str(raised.value) == f"{name} must be a torch.Tensor"
+    assert raised.value.violation.got == type_name
