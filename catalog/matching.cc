@@ -195,7 +195,6 @@ struct Catalog::Matchers {
         std::cmatch match;
         if (!std::regex_search(begin, end, match, patterns[i], std::regex_constants::match_continuous)) continue;
         const auto length = static_cast<std::size_t>(match.length());
-        if (start + length < line.size() && is_word_letter(line[start + length])) continue;
         if (!best.empty() && best.front().length > length) continue;
         if (!best.empty() && best.front().length < length) best.clear();
         best.push_back({&rules[i], length, values_of(rules[i], match)});
@@ -214,9 +213,10 @@ struct Catalog::Matchers {
 };
 
 Catalog::Catalog() : matchers_(std::make_unique<Matchers>()) {
-  for (const auto& entry : embedded_json("assets/data.js").at("rules")) {
+  const nlohmann::ordered_json data = embedded_json("assets/data.js");
+  for (const auto& entry : data.at("rules")) {
     rules_.push_back(rule_of(entry));
-    matchers_->patterns.emplace_back(rules_.back().pattern, std::regex::ECMAScript);
+    matchers_->patterns.emplace_back("(?:" + rules_.back().pattern + ")(?![A-Za-z0-9_])", std::regex::ECMAScript);
   }
 }
 Catalog::~Catalog() = default;

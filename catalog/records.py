@@ -57,6 +57,11 @@ class Rule:
         """The function that asks for the rule: the contract's, unless only the general one does."""
         return self.general if self.scope == "general" else self.entry_point
 
+    @property
+    def shown(self) -> str:
+        """The message as people know it: with the function's name in it."""
+        return self.message.replace("{call}", self.call)
+
 
 @dataclasses.dataclass
 class Told:
@@ -319,7 +324,7 @@ def public_record(told: Told, at: str) -> dict[str, Any]:
     return {
         "id": told.id,
         "slug": rule.slug,
-        "errorMessage": rule.message,
+        "errorMessage": rule.shown,
         "messagePattern": told.pattern,
         "errorType": ERROR_TYPES.get(rule.error_class, "validation"),
         "errorClass": rule.error_class,
@@ -358,7 +363,7 @@ def matching_entry(told: Told) -> dict[str, Any]:
         "names": list(dict.fromkeys([rule.entry_point, rule.general])),
         "errorClass": rule.error_class,
         "argument": rule.argument,
-        "message": rule.message,
+        "message": rule.shown,
         "pattern": told.pattern,
         "groups": told.groups,
         "fix": rule.fix or told.record["solutions"][0],

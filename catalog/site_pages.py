@@ -71,7 +71,7 @@ def optional_code(title: str, code: str | None) -> str:
 
 def related_html(told: records.Told, by_slug: dict[str, records.Told]) -> str:
     items = "".join(
-        f'<li><a href="{slug}.html"><code>{message_html(by_slug[slug].rule.message)}</code></a>'
+        f'<li><a href="{slug}.html"><code>{message_html(by_slug[slug].rule.shown)}</code></a>'
         f"<span>{text(by_slug[slug].rule.call if not by_slug[slug].rule.is_fault else 'files')}</span></li>"
         for slug in told.related
     )
@@ -95,8 +95,8 @@ def facts_html(told: records.Told) -> str:
 def rule_page(told: records.Told, by_slug: dict[str, records.Told], at: str) -> str:
     rule, record, source = told.rule, told.record, told.source
     return template("rule.html").substitute(
-        title=text(rule.message),
-        message=message_html(rule.message),
+        title=text(rule.shown),
+        message=message_html(rule.shown),
         section=SECTIONS[rule.entry_point][0],
         facts=facts_html(told),
         documentation=text(record["documentation"]),
@@ -120,10 +120,10 @@ def rule_page(told: records.Told, by_slug: dict[str, records.Told], at: str) -> 
 
 def index_item(told: records.Told) -> str:
     rule = told.rule
-    words = " ".join([rule.message, rule.slug, told.id, rule.entry_point, rule.general, rule.error_class, *told.record["tags"]])
+    words = " ".join([rule.shown, rule.slug, told.id, rule.entry_point, rule.general, rule.error_class, *told.record["tags"]])
     return (
         f'<li class="rule" data-words="{text(words.lower())}"><a href="errors/{rule.slug}.html">'
-        f"<code>{message_html(rule.message)}</code></a>"
+        f"<code>{message_html(rule.shown)}</code></a>"
         f'<p><span class="slug">{text(rule.slug)}</span> {text(" · ".join(told.record["tags"]))}</p></li>'
     )
 

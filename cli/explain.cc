@@ -71,10 +71,20 @@ std::vector<const catalog::Rule*> related_rules(const catalog::Catalog& all, con
   return related;
 }
 
+// The message with the values that are known in it.
+std::string filled_message(const catalog::Rule& rule, const catalog::Values& values) {
+  std::string message = rule.message;
+  for (const auto& [name, value] : values) {
+    const std::size_t at = message.find("{" + name + "}");
+    if (at != std::string::npos) message.replace(at, name.size() + 2, value);
+  }
+  return message;
+}
+
 void print_text(const catalog::Catalog& all, const catalog::Found& found) {
   const catalog::Rule& rule = *found.rule;
   const ordered_json record = all.record(rule).at("record");
-  std::cout << rule.error_class << ": " << rule.message << '\n'
+  std::cout << rule.error_class << ": " << filled_message(rule, found.values) << '\n'
             << "  rule  " << rule.slug << " (" << rule.id << ")\n"
             << "  from  " << (rule.entry_point == "files" ? "the file reader and writer" : rule.call) << ", "
             << record.at("filePath").get_ref<const std::string&>() << ':' << record.at("lineNumber") << '\n';

@@ -20,10 +20,9 @@ const kErrorNames = {
 };
 
 function matcher(rule) {
-  return { rule, pattern: new RegExp(rule.pattern, "y") };
+  return { rule, pattern: new RegExp(`(?:${rule.pattern})(?![A-Za-z0-9_])`, "y") };
 }
 
-const isWordLetter = (letter) => letter !== undefined && /[A-Za-z0-9_]/.test(letter);
 const mayPrecede = (letter) => letter === undefined || /[\s"'`(\[]/.test(letter);
 
 // The longest messages in a line: several where rules share their wording.
@@ -34,7 +33,7 @@ function messagesIn(line, matchers) {
     for (const { rule, pattern } of matchers) {
       pattern.lastIndex = start;
       const match = pattern.exec(line);
-      if (!match || isWordLetter(line[start + match[0].length])) continue;
+      if (!match) continue;
       const length = match[0].length;
       if (best.length > 0 && best[0].length > length) continue;
       if (best.length > 0 && best[0].length < length) best = [];
