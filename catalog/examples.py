@@ -26,7 +26,10 @@ def cpp_type(told: records.Told, part: str, code: str, base: str) -> str:
 
 def cpp_row(told: records.Told, base: str) -> str:
     before = f"made<{base}, {type_name(told, 'Before')}>" if "before" in told.record["cpp"] else "nullptr"
-    how = f'"{told.record.get("runs", "call")}"' if told.rule.is_fault else str(told.rule.scope != "general").lower()
+    runs = told.record.get("runs", "call")
+    how = str(told.rule.scope != "general").lower()
+    if told.rule.entry_point in ("files", "kv_transfer"):
+        how = f'"{runs}"'
     return f'      {{"{told.rule.slug}", {how}, {before}, made<{base}, {type_name(told, "After")}>}},'
 
 
@@ -60,7 +63,8 @@ def runs_on(told: records.Told) -> str:
     """Where a Python example runs: on fake CUDA tensors where devices matter, on meta tensors where only the contract
     asks, and else for real, on the CPU."""
     default = "cuda" if told.rule.stage == "device" else "meta" if told.rule.scope == "contract" else "cpu"
-    return told.record.get("runs", "call" if told.rule.is_fault else default)
+    has_function = told.rule.entry_point in records.GENERAL_NAMES
+    return told.record.get("runs", default if has_function else "call")
 
 
 def python_examples(told: list[records.Told]) -> list[dict[str, Any]]:

@@ -50,6 +50,7 @@ void expect_found(const std::vector<contract_test::Case<Valid>>& cases, const st
 TEST(Catalog, FindsTheRuleBehindEachMessageThatACallGives) {
   expect_found(contract_test::prefill_cases(), "ValueError", "prefill");
   expect_found(contract_test::decode_cases(), "RuntimeError", "decode");
+  expect_found(contract_test::kv_cases(), "ValueError", "kv_transfer");
 }
 
 // What a placeholder may hold, at random.
@@ -61,6 +62,9 @@ std::string random_value(const std::string& name, std::mt19937& random) {
   }
   if (name.ends_with("dtype")) return one_of({"torch.bfloat16", "torch.float8_e5m2", "torch.int64", "torch.float8_e4m3fnuz"});
   if (name.ends_with("device")) return one_of({"cpu", "cuda:0", "cuda:7", "meta"});
+  if (name == "pair") return "source and target.scales";
+  if (name == "format") return one_of({"plain", "q8kv8_576", "v4_584"});
+  if (name == "why") return "which has 5 exponent and 2 mantissa bits, not 4 and 3";
   if (name == "position") return one_of({"[" + number() + "]", "[" + number() + ", " + number() + "]", "[()]"});
   if (name == "value" || name == "previous" || name.ends_with("m_scale") || name.ends_with("x_scale")) {
     return one_of({"nan", "-inf", "inf", number(), "-0.5", "1.0000000000000001e-05"});
@@ -74,7 +78,11 @@ std::string with_random_values(const Rule& rule, const std::string& name_value, 
   for (std::size_t open = rest.find('{'); open != std::string_view::npos; open = rest.find('{')) {
     const std::size_t close = rest.find('}', open);
     const std::string name(rest.substr(open + 1, close - open - 1));
-    message.append(rest.substr(0, open)).append(name == "name" ? name_value : random_value(name, random));
+    std::string value = name == "name" ? name_value : random_value(name, random);
+    if (rule.slug == "kv-scales-given") value = name == "expected" ? "None" : "a tensor";
+    if (rule.message.find("must be {expected}") != std::string::npos && name == "expected") value = "torch.float16";
+    if (rule.slug.ends_with("-rank") && name == "expected") value = "(rows, D)";
+    message.append(rest.substr(0, open)).append(value);
     rest.remove_prefix(close + 1);
   }
   return message.append(rest);
@@ -86,7 +94,8 @@ TEST(Catalog, MessagesWithRandomValuesAreThoseOfTheirOwnRuleAlone) {
   for (const Rule& rule : all().rules()) {
     if (rule.error_class == "FileError") continue;
     for (int i = 0; i < 5; ++i) {
-      const std::string message = with_random_values(rule, "attn_sink", random);
+      const bool is_transfer = rule.entry_point == "kv_transfer";
+      const std::string message = with_random_values(rule, is_transfer ? "source_slots" : "attn_sink", random);
       const Found found = all().find(rule.error_class + ": " + message);
       ASSERT_EQ(slug_of(found), rule.slug) << message;
       for (const catalog::Rule* other : found.also_possible) {

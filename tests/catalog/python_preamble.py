@@ -63,6 +63,29 @@ def decode_names(device, two_pools):
     }
 
 
+def kv_names(device):
+    return {
+        "source": torch.randn(40, 512, device=device).to(FP8),
+        "source_scales": torch.ones(40, 8, device=device),
+        "target": torch.zeros(10, 512, device=device).to(FP8),
+        "target_scales": torch.ones(10, 8, device=device),
+        "rows": torch.randn(6, 512, dtype=torch.bfloat16, device=device),
+        "source_slots": torch.tensor([3, -1, 39, 0, 5, 5], dtype=torch.int32, device=device),
+        "target_slots": torch.tensor([9, 8, 7, -1, 1, 0], device=device),
+        "remapped": torch.empty(6, dtype=torch.int32, device=device),
+        "scales": torch.ones(6, 8, device=device),
+        "first_row": 0,
+        "scaling": "given",
+        "format": "q8kv8_512",
+        # memory that views are cut from
+        "source_twice": torch.zeros(40, 1024, device=device).to(FP8),
+        "target_twice": torch.zeros(10, 1024, device=device).to(FP8),
+        "source_scales_twice": torch.ones(40, 16, device=device),
+        "target_scales_twice": torch.ones(10, 16, device=device),
+        "slot_pairs": torch.zeros(6, 2, dtype=torch.int32, device=device),
+    }
+
+
 def prefill_arguments(names):
     return {key: names[key] for key in ("q", "kv", "indices", "sm_scale", "q_scale", "kv_scale", "d_v", "attn_sink", "topk_length", "out", "max_logits", "lse")}
 

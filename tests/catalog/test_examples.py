@@ -2,7 +2,8 @@
 
 Examples that a CPU call can break run for real; those about devices are checked on fake CUDA tensors, those that only the
 contract refuses on meta tensors with device rules left out. The check before the
-call and the type guard have to tell the two apart. Examples about files are read by the command line.
+call and the type guard have to tell the two apart. Transfers of cache rows have no Python function yet: their examples run,
+and the check before the call tells them apart. Examples about files are read by the command line.
 """
 
 import contextlib
@@ -16,6 +17,7 @@ from conftest import BUILD, ROOT, sparse_mla
 
 EXAMPLES = json.loads((BUILD / "catalog/examples.json").read_text(encoding="utf-8")) if (BUILD / "catalog/examples.json").exists() else []
 CALLS = [example for example in EXAMPLES if example["topic"] in ("prefill", "decode")]
+TRANSFERS = [example for example in EXAMPLES if example["topic"] == "kv"]
 FILES = [example for example in EXAMPLES if example["topic"] == "files"]
 # Checks that look at one tensor's numbers and cannot hold for every way to break a rule about several.
 NOT_TOLD_APART = {"prefill-out-alignment", "decode-out-alignment"}
@@ -26,7 +28,7 @@ def slug_of(example):
 
 
 def test_there_are_examples():
-    assert len(CALLS) >= 160 and len(FILES) >= 36
+    assert len(CALLS) >= 160 and len(TRANSFERS) >= 75 and len(FILES) >= 36
 
 
 @pytest.fixture(scope="module")
@@ -44,6 +46,7 @@ def sparse_mla_package():
 @contextlib.contextmanager
 def on(where):
     """The device that examples run on: cpu, meta, or CUDA as fake tensors, which need no GPU."""
+    where = "cpu" if where in ("append", "gather", "call") else where
     if where != "cuda":
         yield where
         return
@@ -60,9 +63,11 @@ def ran(example, part, package, device):
     torch.manual_seed(1)
     if example["topic"] == "prefill":
         names = preamble.prefill_names(device)
+    elif example["topic"] == "kv":
+        names = preamble.kv_names(device)
     else:
         names = preamble.decode_names(device, two_pools="second-pool" in example["slug"] and "in-contract" not in example["slug"])
-    names |= {"torch": torch, "sparse_mla": package, "device": device, "second_pool": None}
+    names |= {"torch": torch, "sparse_mla": package, "device": device}
     exec(compile(example[part], f"{example['slug']} {part}", "exec"), names)
     return names
 
@@ -118,7 +123,7 @@ def test_what_is_accepted_is_accepted(example, sparse_mla_package):
             call(example, names, sparse_mla_package)
 
 
-@pytest.mark.parametrize("example", CALLS, ids=slug_of)
+@pytest.mark.parametrize("example", CALLS + TRANSFERS, ids=slug_of)
 def test_the_check_before_the_call_tells_the_two_apart(example, sparse_mla_package):
     check = compile(example["validation"], f"{example['slug']} validation", "exec")
     with on(example["runs"]) as device:
@@ -129,7 +134,7 @@ def test_the_check_before_the_call_tells_the_two_apart(example, sparse_mla_packa
                 exec(check, names)
 
 
-@pytest.mark.parametrize("example", [one for one in CALLS if one["guard"]], ids=slug_of)
+@pytest.mark.parametrize("example", [one for one in CALLS + TRANSFERS if one["guard"]], ids=slug_of)
 def test_the_type_guard_tells_the_two_apart(example, sparse_mla_package):
     import inspect
 
