@@ -39,6 +39,8 @@ std::unique_ptr<Command> make_check(CLI::App& root);
 std::unique_ptr<Command> make_compare(CLI::App& root);
 std::unique_ptr<Command> make_bench(CLI::App& root);
 std::unique_ptr<Command> make_info(CLI::App& root);
+std::unique_ptr<Command> make_explain(CLI::App& root);
+std::unique_ptr<Command> make_catalog(CLI::App& root);
 
 // --backend auto|cpu|cuda; `name` starts as "auto".
 void add_backend_option(CLI::App& app, std::string& name);

@@ -55,7 +55,7 @@ int fail(std::string message) {
 std::vector<std::unique_ptr<Command>> make_commands(CLI::App& root) {
   std::vector<std::unique_ptr<Command>> commands;
   for (const auto make : {make_demo, make_prefill, make_decode, make_make_case, make_check, make_compare, make_bench,
-                          make_info}) {
+                          make_info, make_explain, make_catalog}) {
     commands.push_back(make(root));
   }
   return commands;
