@@ -80,6 +80,14 @@ struct Heads {
     const float factor = args.sm_scale * (args.q_scale ? *args.q_scale : 1.0f) * value_scale * kLog2E;
     negative = factor < 0;
     scale = fmaxf(fabsf(factor), 1e-35f);  // not 0: a masked score is -inf, and -inf * 0 is not a number
+    if constexpr (kPolicy.split) {
+      run_part();
+    } else {
+      run_rows();
+    }
+  }
+
+  __device__ void run_rows() {
     std::uint32_t index = blockIdx.x;
     Item item;
     if (!next_item(index, item)) return;
@@ -102,7 +110,7 @@ struct Heads {
   // The CTA's next item that has tokens; items without are answered on the way. False: there is none.
   __device__ bool next_item(std::uint32_t& index, Item& item) {
     while (index < args.items) {
-      item = item_at<kPolicy>(args, index);
+      item = item_at<kPolicy>(args, index, 0, 1);
       index += gridDim.x;
       if (item.blocks > 0) return true;
       store_empty(item);
@@ -420,32 +428,137 @@ struct Heads {
     if (lane == 0) ptx::mbarrier_arrive(shared + S::sums_full);
   }
 
+  // A head's sum, frame (that of O^T) and maximum over both groups.
+  struct HeadSums {
+    float total, frame, maximum;
+  };
+  __device__ HeadSums head_sums(std::uint32_t set, std::uint32_t head) const {
+    const std::uint32_t sums = shared + S::sums + set * (2 * 64 * 16);
+    const uint4 x = ptx::ld_shared_v4(sums + head * 16);
+    const uint4 y = ptx::ld_shared_v4(sums + (64 + head) * 16);
+    const float top = fmaxf(__uint_as_float(x.y), __uint_as_float(y.y));
+    const float total = fmaf(__uint_as_float(x.x), ptx::ex2(__uint_as_float(x.y) - top),
+                             __uint_as_float(y.x) * ptx::ex2(__uint_as_float(y.y) - top));
+    return {total, top, fmaxf(__uint_as_float(x.z), __uint_as_float(y.z))};
+  }
+
+  // What O^T of this frame is multiplied by: value_scale over the sum, sink included. 0 for a head without tokens.
+  __device__ float output_factor(const HeadSums& sums, const Item& item, int head) const {
+    if (!(sums.frame > kNoFrame)) return 0;
+    float denominator = sums.total;
+    if (args.attn_sink && head < item.heads) {
+      denominator += ptx::ex2(fmaf(args.attn_sink[item.first_head + head], kLog2E, kTopExponent - sums.frame));
+    }
+    return value_scale / denominator;
+  }
+
+  __device__ void store_sums(const HeadSums& sums, const Item& item, int head) const {
+    if (head >= item.heads) return;
+    const std::int64_t at = item.row * args.h_q + item.first_head + head;
+    const bool empty = !(sums.frame > kNoFrame);
+    const float infinity = __int_as_float(0x7F800000);
+    args.max_logits[at] = empty ? -infinity : sums.maximum * scale * kLn2;
+    args.lse[at] = empty ? infinity : (ptx::lg2(sums.total) + (sums.frame - kTopExponent)) * kLn2;
+  }
+
   __device__ void finish(const Item& item, std::uint32_t set) {
     // Rows count from 1, so the row with parity `set` completes the phase of parity set ^ 1.
     ptx::mbarrier_wait(shared + S::sums_full, set ^ 1);
-    const std::uint32_t sums = shared + S::sums + set * (2 * 64 * 16);
     const std::uint32_t thread = warp * 32 + lane;
     if (thread < kN) {
-      const uint4 x = ptx::ld_shared_v4(sums + thread * 16);
-      const uint4 y = ptx::ld_shared_v4(sums + (64 + thread) * 16);
-      const float top = fmaxf(__uint_as_float(x.y), __uint_as_float(y.y));  // the frame that O^T is in
-      const float total = fmaf(__uint_as_float(x.x), ptx::ex2(__uint_as_float(x.y) - top),
-                               __uint_as_float(y.x) * ptx::ex2(__uint_as_float(y.y) - top));
-      const float maximum = fmaxf(__uint_as_float(x.z), __uint_as_float(y.z));
-      const bool empty = !(top > kNoFrame);
-      const bool real = static_cast<int>(thread) < item.heads;
-      const int head = item.first_head + static_cast<int>(thread);
-      float denominator = total;
-      if (real && args.attn_sink) denominator += ptx::ex2(fmaf(args.attn_sink[head], kLog2E, kTopExponent - top));
-      ptx::st_shared_f32(shared + S::factor + (group * 64 + thread) * 4, empty ? 0.0f : value_scale / denominator);
-      if (group == 0 && real) {
-        const std::int64_t at = item.row * args.h_q + head;
-        args.max_logits[at] = empty ? __int_as_float(0xFF800000) : maximum * scale * kLn2;
-        args.lse[at] = empty ? __int_as_float(0x7F800000) : (ptx::lg2(total) + (top - kTopExponent)) * kLn2;
-      }
+      const HeadSums sums = head_sums(set, thread);
+      ptx::st_shared_f32(shared + S::factor + (group * 64 + thread) * 4,
+                         output_factor(sums, item, static_cast<int>(thread)));
+      if (group == 0) store_sums(sums, item, static_cast<int>(thread));
     }
     ptx::bar_sync(kFactorReady + static_cast<int>(group), 128);
     store(item);
+  }
+
+  // One part of a split row: O^T waits in shared memory, and each CTA of the cluster merges its share of the outputs.
+  __device__ void run_part() {
+    const auto part = static_cast<std::uint32_t>(blockIdx.x) % args.splits;
+    const Item item = item_at<kPolicy>(args, blockIdx.x / args.splits, static_cast<int>(part), args.splits);
+    if (item.row_blocks == 0) {
+      if (part == 0) store_empty(item);
+      return;
+    }
+    const std::uint32_t thread = warp * 32 + lane;
+    HeadSums sums{0, kNoFrame, -__int_as_float(0x7F800000)};
+    if (item.blocks > 0) {
+      weigh_row(start_row(item));
+      put_sums(1);
+      ptx::mbarrier_wait(shared + S::sums_full, 0);  // both groups are done with the kv slots
+      stage();
+      if (thread < kN) sums = head_sums(1, thread);
+    }
+    if (group == 0 && thread < kN) {
+      ptx::st_shared_v4(shared + S::part + thread * 16, make_uint4(__float_as_uint(sums.total),
+                        __float_as_uint(sums.frame), __float_as_uint(sums.maximum), 0));
+    }
+    ptx::cluster_arrive();
+    ptx::cluster_wait();
+    if (group == 0 && thread < kN) weigh_parts(item, part, thread);
+    ptx::bar_sync(kWeightReady, 256);
+    merge(item, part);
+    ptx::cluster_arrive();  // the others may still read this CTA's shared memory
+    ptx::cluster_wait();
+  }
+
+  __device__ void stage() const {
+    const std::uint32_t at = shared + S::stage + (group * kDimsPerWarpgroup + warp * 64 + (lane / 4) * 2) * 4;
+#pragma unroll
+    for (int n = 0; n < kN / 8; ++n) {
+      const std::uint32_t row = at + (static_cast<std::uint32_t>(n) * 8 + (lane & 3) * 2) * S::kStageRow;
+#pragma unroll
+      for (int m = 0; m < 4; ++m) {
+        ptx::st_shared_v2(row + m * 64, make_uint2(__float_as_uint(o[m][n * 4]), __float_as_uint(o[m][n * 4 + 2])));
+        ptx::st_shared_v2(row + S::kStageRow + m * 64,
+                          make_uint2(__float_as_uint(o[m][n * 4 + 1]), __float_as_uint(o[m][n * 4 + 3])));
+      }
+    }
+  }
+
+  // The weight of each part of a head: the output factor of the merged sums, in the part's frame.
+  __device__ void weigh_parts(const Item& item, std::uint32_t part, std::uint32_t head) {
+    HeadSums all{0, kNoFrame, -__int_as_float(0x7F800000)};
+    for (int i = 0; i < args.splits; ++i) {
+      const float4 x = ptx::ld_cluster_f32x4(ptx::mapa(shared + S::part + head * 16, i));
+      const float top = fmaxf(all.frame, x.y);
+      all.total = fmaf(all.total, ptx::ex2(all.frame - top), x.x * ptx::ex2(x.y - top));
+      all.frame = top;
+      all.maximum = fmaxf(all.maximum, x.z);
+    }
+    const float factor = output_factor(all, item, static_cast<int>(head));
+    for (int i = 0; i < args.splits; ++i) {
+      const float4 x = ptx::ld_cluster_f32x4(ptx::mapa(shared + S::part + head * 16, i));
+      const float weight = x.y > kNoFrame ? factor * ptx::ex2(x.y - all.frame) : 0.0f;
+      ptx::st_shared_f32(shared + S::weight + (i * 64 + head) * 4, weight);
+    }
+    if (part == 0) store_sums(all, item, static_cast<int>(head));
+  }
+
+  // out = the weighted sum of the parts, in their order; four dims a thread at a time. A part of weight 0 may never have
+  // written its stage.
+  __device__ void merge(const Item& item, std::uint32_t part) const {
+    constexpr std::uint32_t kQuads = kValueDims / 4;
+    const std::uint32_t share = (kN * kQuads + args.splits - 1) / args.splits;
+    const std::uint32_t end = min((part + 1) * share, static_cast<std::uint32_t>(item.heads) * kQuads);
+    std::uint16_t* out = args.out + (item.row * args.h_q + item.first_head) * kValueDims;
+    for (std::uint32_t i = part * share + group * 128 + warp * 32 + lane; i < end; i += 256) {
+      const std::uint32_t head = i / kQuads;
+      const std::uint32_t at = shared + S::stage + head * S::kStageRow + (i % kQuads) * 16;
+      float4 sum = make_float4(0, 0, 0, 0);
+      for (int k = 0; k < args.splits; ++k) {
+        const float weight = ptx::ld_shared_f32(shared + S::weight + (k * 64 + head) * 4);
+        if (weight == 0) continue;
+        const float4 x = ptx::ld_cluster_f32x4(ptx::mapa(at, k));
+        sum = make_float4(fmaf(weight, x.x, sum.x), fmaf(weight, x.y, sum.y), fmaf(weight, x.z, sum.z),
+                          fmaf(weight, x.w, sum.w));
+      }
+      reinterpret_cast<uint2*>(out)[i] =
+          make_uint2(ptx::cvt_bf16x2_f32(sum.x, sum.y), ptx::cvt_bf16x2_f32(sum.z, sum.w));
+    }
   }
 
   // out = O factor in bf16. Four lanes that hold four pairs of dims of four tiles each swap them, so that each has 16

@@ -8,6 +8,7 @@ namespace sparse_mla::cuda::sm90::prefill_tile {
 struct Policy {
   int heads;             // head columns of P and O^T: 8, 16, 32 or 64
   int d_qk;              // 512 or 576
+  bool split;            // a cluster shares a row's tokens; else a CTA walks over whole rows
   int q_steps;      // k steps (of 32) of Q that the MMA warps keep in registers; the others come from shared memory
   int unit;              // products V^T P^T issued together: 2 or 4
   int slots;             // token blocks in flight from the gather
@@ -22,6 +23,7 @@ inline constexpr int kValueDims = 512;
 inline constexpr int kDimsPerWarpgroup = 256;
 inline constexpr int kProbabilitySlots = 4;
 inline constexpr int kThreads = 384;
+inline constexpr int kMaxSplits = 8;  // a portable cluster
 // A head's frame is a log2: P = 2^(logit log2 e - frame + kTopExponent). Where the frame is adopted, the running maximum
 // becomes exactly 2^kTopExponent in e4m3; later scores may exceed it by kHeadroom octaves (e4m3 ends at 448).
 inline constexpr float kTopExponent = 5.0f;
@@ -49,15 +51,15 @@ inline constexpr float kNoFrame = -1e30f;
 #ifndef PT_QS
 #define PT_QS 4
 #endif
-constexpr Policy policy(int heads, int d_qk) {
-  return {.heads = heads, .d_qk = d_qk, .q_steps = heads == 64 ? PT_QS : PT_QSS, .unit = heads == 64 ? PT_UNIT : 4, .slots = 4, .mma_registers = PT_MR, .loader_registers = PT_LR};
+constexpr Policy policy(int heads, int d_qk, bool split) {
+  return {.heads = heads, .d_qk = d_qk, .split = split, .q_steps = heads == 64 ? PT_QS : PT_QSS, .unit = heads == 64 ? PT_UNIT : 4, .slots = 4, .mma_registers = PT_MR, .loader_registers = PT_LR};
 }
 // Past 32 blocks every 16th pair.
 SPARSE_MLA_HOST_DEVICE constexpr bool adopts(unsigned block_of_row) {
   return block_of_row < 32 ? (kAdoptions >> block_of_row) & 1 : (block_of_row & 30) == 0;
 }
 
-template <int kHeads, int kDqk>
-inline constexpr Policy kPolicyOf = policy(kHeads, kDqk);
+template <int kHeads, int kDqk, bool kSplit>
+inline constexpr Policy kPolicyOf = policy(kHeads, kDqk, kSplit);
 
 }  // namespace sparse_mla::cuda::sm90::prefill_tile
