@@ -27,7 +27,7 @@ struct Args {
   float* lse;          // [s_q, h_q]
 
   // Work items are numbered row * head_tiles + tile. Without splits CTA b takes items b, b + gridDim.x, ...; with splits
-  // it is part b % splits of item b / splits.
+  // the grid is (splits, items).
   std::uint32_t items;
   std::uint32_t head_tiles;
   int splits;

@@ -73,6 +73,11 @@ struct Heads {
   float seen[2];       // maximum of S over the thread's columns
   float frame[2];      // log2: of the group's last block, rows g and g + 8
 
+  // A head's sum, frame (that of O^T) and maximum over both groups.
+  struct HeadSums {
+    float total, frame, maximum;
+  };
+
   __device__ bool scores_heads() const { return warp * 16 < kN; }
 
   __device__ void run() {
@@ -80,15 +85,7 @@ struct Heads {
     const float factor = args.sm_scale * (args.q_scale ? *args.q_scale : 1.0f) * value_scale * kLog2E;
     negative = factor < 0;
     scale = fmaxf(fabsf(factor), 1e-35f);  // not 0: a masked score is -inf, and -inf * 0 is not a number
-    if constexpr (kPolicy.split) {
-      run_part();
-    } else {
-      run_rows();
-    }
-  }
-
-  __device__ void run_rows() {
-    std::uint32_t index = blockIdx.x;
+    std::uint32_t index = kPolicy.split ? blockIdx.y : blockIdx.x;
     Item item;
     if (!next_item(index, item)) return;
     std::uint32_t b = start_row(item);
@@ -101,22 +98,32 @@ struct Heads {
       const bool more = next_item(index, item);
       if (more) b = start_row(item);
       STAMP(14);
-      finish(done, set);
+      if constexpr (kPolicy.split) {
+        finish_part(done, set);
+      } else {
+        finish(done, set);
+      }
       STAMP(15);
       if (!more) return;
     }
   }
 
-  // The CTA's next item that has tokens; items without are answered on the way. False: there is none.
+  // The CTA's next item that has tokens; items without are answered on the way. False: there is none. A part of a split
+  // row is the only item of its CTA.
   __device__ bool next_item(std::uint32_t& index, Item& item) {
     while (index < args.items) {
-      item = item_at<kPolicy>(args, index, 0, 1);
-      index += gridDim.x;
+      item = item_at<kPolicy>(args, index, part(), args.splits);
+      index += kPolicy.split ? args.items : gridDim.x;
       if (item.blocks > 0) return true;
-      store_empty(item);
+      if (item.row_blocks == 0) {
+        if (part() == 0) store_empty(item);
+      } else if constexpr (kPolicy.split) {
+        merge(item, {0, kNoFrame, -__int_as_float(0x7F800000)});
+      }
     }
     return false;
   }
+  __device__ int part() const { return kPolicy.split ? static_cast<int>(blockIdx.x) : 0; }
 
   // Scores and softens the group's first block of a row, if it has one, and returns it. O^T still holds the row before.
   __device__ std::uint32_t start_row(const Item& item) {
@@ -428,10 +435,6 @@ struct Heads {
     if (lane == 0) ptx::mbarrier_arrive(shared + S::sums_full);
   }
 
-  // A head's sum, frame (that of O^T) and maximum over both groups.
-  struct HeadSums {
-    float total, frame, maximum;
-  };
   __device__ HeadSums head_sums(std::uint32_t set, std::uint32_t head) const {
     const std::uint32_t sums = shared + S::sums + set * (2 * 64 * 16);
     const uint4 x = ptx::ld_shared_v4(sums + head * 16);
@@ -442,14 +445,14 @@ struct Heads {
     return {total, top, fmaxf(__uint_as_float(x.z), __uint_as_float(y.z))};
   }
 
-  // What O^T of this frame is multiplied by: value_scale over the sum, sink included. 0 for a head without tokens.
+  // What value_scale O^T of this frame is multiplied by: 1 over the sum, sink included. 0 for a head without tokens.
   __device__ float output_factor(const HeadSums& sums, const Item& item, int head) const {
     if (!(sums.frame > kNoFrame)) return 0;
     float denominator = sums.total;
     if (args.attn_sink && head < item.heads) {
       denominator += ptx::ex2(fmaf(args.attn_sink[item.first_head + head], kLog2E, kTopExponent - sums.frame));
     }
-    return value_scale / denominator;
+    return 1.0f / denominator;
   }
 
   __device__ void store_sums(const HeadSums& sums, const Item& item, int head) const {
@@ -468,43 +471,40 @@ struct Heads {
     if (thread < kN) {
       const HeadSums sums = head_sums(set, thread);
       ptx::st_shared_f32(shared + S::factor + (group * 64 + thread) * 4,
-                         output_factor(sums, item, static_cast<int>(thread)));
+                         output_factor(sums, item, static_cast<int>(thread)) * value_scale);
       if (group == 0) store_sums(sums, item, static_cast<int>(thread));
     }
     ptx::bar_sync(kFactorReady + static_cast<int>(group), 128);
     store(item);
   }
 
-  // One part of a split row: O^T waits in shared memory, and each CTA of the cluster merges its share of the outputs.
-  __device__ void run_part() {
-    const auto part = static_cast<std::uint32_t>(blockIdx.x) % args.splits;
-    const Item item = item_at<kPolicy>(args, blockIdx.x / args.splits, static_cast<int>(part), args.splits);
-    if (item.row_blocks == 0) {
-      if (part == 0) store_empty(item);
-      return;
-    }
+  // One part of a split row: O^T waits in shared memory for the merge.
+  __device__ void finish_part(const Item& item, std::uint32_t set) {
+    ptx::mbarrier_wait(shared + S::sums_full, set ^ 1);  // both groups are done with the kv slots
+    stage();
+    HeadSums sums{};
+    if (warp * 32 + lane < kN) sums = head_sums(set, warp * 32 + lane);
+    merge(item, sums);
+  }
+
+  // Each CTA of the cluster merges its share of the outputs. `sums`: of this part, for the head of the thread's number.
+  __device__ void merge(const Item& item, const HeadSums& sums) const {
     const std::uint32_t thread = warp * 32 + lane;
-    HeadSums sums{0, kNoFrame, -__int_as_float(0x7F800000)};
-    if (item.blocks > 0) {
-      weigh_row(start_row(item));
-      put_sums(1);
-      ptx::mbarrier_wait(shared + S::sums_full, 0);  // both groups are done with the kv slots
-      stage();
-      if (thread < kN) sums = head_sums(1, thread);
-    }
     if (group == 0 && thread < kN) {
-      ptx::st_shared_v4(shared + S::part + thread * 16, make_uint4(__float_as_uint(sums.total),
-                        __float_as_uint(sums.frame), __float_as_uint(sums.maximum), 0));
+      ptx::st_shared_v4(shared + S::part + thread * 16,
+                        make_uint4(__float_as_uint(sums.total), __float_as_uint(sums.frame),
+                                   __float_as_uint(sums.maximum), 0));
     }
     ptx::cluster_arrive();
     ptx::cluster_wait();
-    if (group == 0 && thread < kN) weigh_parts(item, part, thread);
+    if (group == 0 && thread < kN) weigh_parts(item, thread);
     ptx::bar_sync(kWeightReady, 256);
-    merge(item, part);
+    merge_outputs(item);
     ptx::cluster_arrive();  // the others may still read this CTA's shared memory
     ptx::cluster_wait();
   }
 
+  // The accumulators pass through a product by value_scale: stored as they are, ptxas serialises every wgmma (C7520).
   __device__ void stage() const {
     const std::uint32_t at = shared + S::stage + (group * kDimsPerWarpgroup + warp * 64 + (lane / 4) * 2) * 4;
 #pragma unroll
@@ -512,15 +512,14 @@ struct Heads {
       const std::uint32_t row = at + (static_cast<std::uint32_t>(n) * 8 + (lane & 3) * 2) * S::kStageRow;
 #pragma unroll
       for (int m = 0; m < 4; ++m) {
-        ptx::st_shared_v2(row + m * 64, make_uint2(__float_as_uint(o[m][n * 4]), __float_as_uint(o[m][n * 4 + 2])));
-        ptx::st_shared_v2(row + S::kStageRow + m * 64,
-                          make_uint2(__float_as_uint(o[m][n * 4 + 1]), __float_as_uint(o[m][n * 4 + 3])));
+        ptx::st_shared_f32x2(row + m * 64, o[m][n * 4] * value_scale, o[m][n * 4 + 2] * value_scale);
+        ptx::st_shared_f32x2(row + S::kStageRow + m * 64, o[m][n * 4 + 1] * value_scale, o[m][n * 4 + 3] * value_scale);
       }
     }
   }
 
   // The weight of each part of a head: the output factor of the merged sums, in the part's frame.
-  __device__ void weigh_parts(const Item& item, std::uint32_t part, std::uint32_t head) {
+  __device__ void weigh_parts(const Item& item, std::uint32_t head) const {
     HeadSums all{0, kNoFrame, -__int_as_float(0x7F800000)};
     for (int i = 0; i < args.splits; ++i) {
       const float4 x = ptx::ld_cluster_f32x4(ptx::mapa(shared + S::part + head * 16, i));
@@ -535,17 +534,18 @@ struct Heads {
       const float weight = x.y > kNoFrame ? factor * ptx::ex2(x.y - all.frame) : 0.0f;
       ptx::st_shared_f32(shared + S::weight + (i * 64 + head) * 4, weight);
     }
-    if (part == 0) store_sums(all, item, static_cast<int>(head));
+    if (part() == 0) store_sums(all, item, static_cast<int>(head));
   }
 
   // out = the weighted sum of the parts, in their order; four dims a thread at a time. A part of weight 0 may never have
   // written its stage.
-  __device__ void merge(const Item& item, std::uint32_t part) const {
+  __device__ void merge_outputs(const Item& item) const {
     constexpr std::uint32_t kQuads = kValueDims / 4;
     const std::uint32_t share = (kN * kQuads + args.splits - 1) / args.splits;
-    const std::uint32_t end = min((part + 1) * share, static_cast<std::uint32_t>(item.heads) * kQuads);
+    const auto mine = static_cast<std::uint32_t>(part());
+    const std::uint32_t end = min((mine + 1) * share, static_cast<std::uint32_t>(item.heads) * kQuads);
     std::uint16_t* out = args.out + (item.row * args.h_q + item.first_head) * kValueDims;
-    for (std::uint32_t i = part * share + group * 128 + warp * 32 + lane; i < end; i += 256) {
+    for (std::uint32_t i = mine * share + group * 128 + warp * 32 + lane; i < end; i += 256) {
       const std::uint32_t head = i / kQuads;
       const std::uint32_t at = shared + S::stage + head * S::kStageRow + (i % kQuads) * 16;
       float4 sum = make_float4(0, 0, 0, 0);

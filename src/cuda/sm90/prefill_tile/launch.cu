@@ -56,9 +56,9 @@ cudaError_t launch_instance(const Args& args, const LaunchContext& context) noex
   cudaLaunchAttribute cluster{};
   cluster.id = cudaLaunchAttributeClusterDimension;
   cluster.val.clusterDim = {static_cast<unsigned>(args.splits), 1, 1};
-  const auto ctas = kSplit ? args.items * static_cast<unsigned>(args.splits)
-                           : std::min(args.items, static_cast<unsigned>(context.multiprocessors));
-  const cudaLaunchConfig_t config{.gridDim = {ctas, 1, 1},
+  const auto persistent = std::min(args.items, static_cast<unsigned>(context.multiprocessors));
+  const dim3 grid = kSplit ? dim3(static_cast<unsigned>(args.splits), args.items) : dim3(persistent);
+  const cudaLaunchConfig_t config{.gridDim = grid,
                                   .blockDim = {kThreads, 1, 1},
                                   .dynamicSmemBytes = kBytes,
                                   .stream = static_cast<cudaStream_t>(context.stream),

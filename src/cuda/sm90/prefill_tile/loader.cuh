@@ -26,8 +26,7 @@ struct Loader {
 
   __device__ void run() {
     if constexpr (kPolicy.split) {
-      const int split = static_cast<int>(blockIdx.x) % args.splits;
-      const Item item = item_at<kPolicy>(args, blockIdx.x / args.splits, split, args.splits);
+      const Item item = item_at<kPolicy>(args, blockIdx.y, static_cast<int>(blockIdx.x), args.splits);
       if (item.blocks > 0) load_item(item);
     } else {
       for (std::uint32_t index = blockIdx.x; index < args.items; index += gridDim.x) {

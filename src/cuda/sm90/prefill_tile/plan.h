@@ -31,7 +31,7 @@ constexpr std::int64_t estimated_cycles(const Plan& plan, std::int64_t s_q, int 
   const std::int64_t blocks = (topk + 63) / 64;
   const std::int64_t items = s_q * ((h_q + plan.heads - 1) / plan.heads);
   const std::int64_t resident = resident_ctas(plan.splits, multiprocessors);
-  if (resident == 0) return INT64_MAX;
+  if (resident == 0 || (plan.splits > 1 && items > 65535)) return INT64_MAX;  // items are the grid's y
   const std::int64_t waves = (items * plan.splits + resident - 1) / resident;
   const std::int64_t mine = (blocks + plan.splits - 1) / plan.splits * per_block;
   if (plan.splits == 1) return kFixed + waves * (mine + kRowEnd);

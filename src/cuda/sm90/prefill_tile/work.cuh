@@ -30,8 +30,8 @@ __device__ inline Item item_at(const Args& args, std::uint32_t index, int split,
   item.first = 0;
   item.blocks = item.row_blocks;
   if constexpr (kPolicy.split) {
-    const int first = static_cast<int>(static_cast<std::int64_t>(item.row_blocks) * split / splits);
-    const int end = static_cast<int>(static_cast<std::int64_t>(item.row_blocks) * (split + 1) / splits);
+    const int first = item.row_blocks * split / splits;  // below 2^24 * 8
+    const int end = item.row_blocks * (split + 1) / splits;
     item.first = first * kBlockTokens;
     item.end = min(item.end, end * kBlockTokens);
     item.blocks = end - first;
