@@ -3,7 +3,12 @@
 
 #include "cuda/ptx/barrier.cuh"
 #include "cuda/sm90/prefill_tile/heads.cuh"
+#include "cuda/sm90/prefill_tile/handshakes.h"
 #include "cuda/sm90/prefill_tile/loader.cuh"
+#include "cuda/sm90/prefill_tile/row_end.cuh"
+#include "cuda/sm90/prefill_tile/scores.cuh"
+#include "cuda/sm90/prefill_tile/softmax.cuh"
+#include "cuda/sm90/prefill_tile/values.cuh"
 
 namespace sparse_mla::cuda::sm90::prefill_tile {
 

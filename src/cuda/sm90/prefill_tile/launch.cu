@@ -9,16 +9,6 @@
 #include "cuda/sm90/prefill_tile/plan.h"
 
 namespace sparse_mla::cuda::sm90::prefill_tile {
-#ifdef PT_STAMPS
-extern "C" void dump_stamps() {
-  static unsigned long long h[2][4096];
-  cudaMemcpyFromSymbol(h, stamps, sizeof h);
-  for (int i = 0; i < 2; ++i)
-    for (int k = 200; k < 560; ++k) printf("S %d %d %lld\n", i, (int)(h[i][k] >> 48), (long long)(h[i][k] & 0xFFFFFFFFFFFFull));
-}
-#else
-extern "C" void dump_stamps() {}
-#endif
 namespace {
 
 Args make_args(const PrefillProblem& problem, const Plan& plan) noexcept {
@@ -75,19 +65,12 @@ cudaError_t launch_tile(const Args& args, const LaunchContext& context) noexcept
 
 template <int kDqk>
 cudaError_t launch_width(const Args& args, int heads, const LaunchContext& context) noexcept {
-#ifdef PT_ONLY
-  if constexpr (kDqk == 576) {
-    return heads == 16 ? launch_instance<16, kDqk, false>(args, context) : launch_instance<64, kDqk, false>(args, context);
-  }
-  return cudaErrorInvalidValue;
-#else
   switch (heads) {
     case 8: return launch_tile<8, kDqk>(args, context);
     case 16: return launch_tile<16, kDqk>(args, context);
     case 32: return launch_tile<32, kDqk>(args, context);
     default: return launch_tile<64, kDqk>(args, context);
   }
-#endif
 }
 
 }  // namespace
@@ -113,14 +96,8 @@ std::size_t workspace_bytes(const PrefillProblem&, const LaunchContext&) { retur
 
 int launch(const PrefillProblem& problem, const LaunchContext& context) noexcept {
   if (problem.s_q == 0) return cudaSuccess;
-#ifdef PT_PLAN
-  Plan plan = make_plan(problem.s_q, problem.h_q, problem.topk, context.multiprocessors, context.batch_invariant);
-  if (getenv("PLAN_H")) plan.heads = atoi(getenv("PLAN_H"));
-  if (getenv("PLAN_S")) plan.splits = atoi(getenv("PLAN_S"));
-#else
   const Plan plan =
       make_plan(problem.s_q, problem.h_q, problem.topk, context.multiprocessors, context.batch_invariant);
-#endif
   const Args args = make_args(problem, plan);
   return static_cast<int>(problem.d_qk == 512 ? launch_width<512>(args, plan.heads, context)
                                               : launch_width<576>(args, plan.heads, context));

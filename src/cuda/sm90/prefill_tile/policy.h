@@ -9,7 +9,7 @@ struct Policy {
   int heads;             // head columns of P and O^T: 8, 16, 32 or 64
   int d_qk;              // 512 or 576
   bool split;            // a cluster shares a row's tokens; else a CTA walks over whole rows
-  int q_steps;      // k steps (of 32) of Q that the MMA warps keep in registers; the others come from shared memory
+  int q_steps;           // k steps (of 32) of Q that the MMA warps keep in registers; the others come from shared memory
   int unit;              // products V^T P^T issued together: 2 or 4
   int slots;             // token blocks in flight from the gather
   int mma_registers;     // per thread of the two MMA warpgroups, by setmaxnreg
@@ -31,28 +31,20 @@ inline constexpr float kHeadroom = 3.75f;
 // The blocks of a row (bit = block) in which every head adopts its running maximum; both warpgroups do so one after the
 // other, hence pairs. P's rounding is 1.66 / 1.84 / 1.96e-2 with this schedule, 1.60 / 1.80 / 1.96e-2 with every block
 // (d 576 topk 2048 / 512, 1024 / 512, 512); a power-of-two frame gives 1.75 / 2.02 / 2.29e-2.
-#ifndef PT_ADOPT
-#define PT_ADOPT 0x030C33FFu
-#endif
-inline constexpr unsigned kAdoptions = PT_ADOPT;
+inline constexpr unsigned kAdoptions = 0x030C33FFu;
 // The frame of a row before its first token: below every logit, and finite so that differences of frames are numbers.
 inline constexpr float kNoFrame = -1e30f;
 
-#ifndef PT_MR
-#define PT_MR 232
-#define PT_LR 40
-#endif
-#ifndef PT_UNIT
-#define PT_UNIT 2
-#endif
-#ifndef PT_QSS
-#define PT_QSS 16
-#endif
-#ifndef PT_QS
-#define PT_QS 4
-#endif
 constexpr Policy policy(int heads, int d_qk, bool split) {
-  return {.heads = heads, .d_qk = d_qk, .split = split, .q_steps = heads == 64 ? PT_QS : PT_QSS, .unit = heads == 64 ? PT_UNIT : 4, .slots = 4, .mma_registers = PT_MR, .loader_registers = PT_LR};
+  // 64 heads: 128 accumulators leave room for 4 steps of Q; 6 spill and 8 make ptxas serialise the products.
+  return {.heads = heads,
+          .d_qk = d_qk,
+          .split = split,
+          .q_steps = heads == 64 ? 4 : heads == 32 ? 12 : 16,
+          .unit = heads == 64 ? 2 : 4,
+          .slots = 4,
+          .mma_registers = 232,
+          .loader_registers = 40};
 }
 // Past 32 blocks every 16th pair.
 SPARSE_MLA_HOST_DEVICE constexpr bool adopts(unsigned block_of_row) {
