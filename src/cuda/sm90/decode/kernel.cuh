@@ -222,15 +222,17 @@ __global__ void __launch_bounds__(Policy{kFormat, kHeads, kKeyGroups, kValueGrou
       run_wide<P>(args, base, parts);
     }
   } else {
+    // Weighing 32 heads, and 16 of the unconverted formats, takes more registers than 640 threads get alike.
+    constexpr bool kHandsOver = P.heads == 32 || (P.heads == 16 && !P.has_scales());
     if (warpgroup >= 4) {
-      if constexpr (P.heads == 32) ptx::setmaxnreg_dec<40>();
+      if constexpr (kHandsOver) ptx::setmaxnreg_dec<40>();
       run_gather<P>(args, base, head_group, window);
     } else if (warpgroup >= 2) {
-      if constexpr (P.heads == 32) ptx::setmaxnreg_inc<120>();
+      if constexpr (kHandsOver) ptx::setmaxnreg_inc<P.has_scales() ? 120 : 136>();
       parts.first();
       run_narrow_weigh<P>(args, base, parts);
     } else {
-      if constexpr (P.heads == 32) ptx::setmaxnreg_dec<88>();
+      if constexpr (kHandsOver) ptx::setmaxnreg_dec<P.has_scales() ? 88 : 80>();
       parts.first();
       run_narrow_score<P>(args, base, parts);
     }

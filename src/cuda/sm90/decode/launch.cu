@@ -28,30 +28,31 @@ constexpr Instance instance() {
   return {{kFormat, kHeads, kKeyGroups, kValueGroups, kSlots}, enqueue<kFormat, kHeads, kKeyGroups, kValueGroups, kSlots>};
 }
 template <KvFormat kFormat>
-constexpr std::array<Instance, 7> instances_of() {
-  return {instance<kFormat, 8, 8, 8>(),  instance<kFormat, 16, 8, 8>(), instance<kFormat, 32, 8, 8>(),
-          instance<kFormat, 64, 8, 8>(), instance<kFormat, 8, 9, 9>(),  instance<kFormat, 16, 9, 9>(),
-          instance<kFormat, 32, 9, 9>()};
+constexpr std::array<Instance, 6> narrow_instances() {
+  return {instance<kFormat, 8, 8, 8>(), instance<kFormat, 16, 8, 8>(), instance<kFormat, 32, 8, 8>(),
+          instance<kFormat, 8, 9, 9>(), instance<kFormat, 16, 9, 9>(), instance<kFormat, 32, 9, 9>()};
 }
-constexpr auto kE4M3 = instances_of<KvFormat::kE4M3>();
-constexpr auto kBF16 = instances_of<KvFormat::kBF16>();
-constexpr auto kF16 = instances_of<KvFormat::kF16>();
-constexpr Instance kE4M3MLA = instance<KvFormat::kE4M3, 64, 9, 8>();  // 576 values of which 512 are weighed
+constexpr auto kE4M3 = narrow_instances<KvFormat::kE4M3>();
+constexpr auto kBF16 = narrow_instances<KvFormat::kBF16>();
+constexpr auto kF16 = narrow_instances<KvFormat::kF16>();
+// 64 heads: e4m3 rows of up to 512 values, and of 576 of which 512 are weighed.
+constexpr Instance kWide = instance<KvFormat::kE4M3, 64, 8, 8>();
+constexpr Instance kWideMLA = instance<KvFormat::kE4M3, 64, 9, 8>();
+
+// The largest head tile there is for the problem. 576 weighed values of 64 heads don't fit the accumulators, and two
+// blocks of 16-bit rows beside Q of 64 heads leave the products waiting.
+int largest_tile(const DecodeProblem& p) {
+  return p.pool.kv_dtype == DType::kFloat8E4M3FN && (p.d <= 512 || p.d_v <= 512) ? 64 : 32;
+}
 
 int head_tile_of(const DecodeProblem& p, const LaunchContext& context);
 
 const Instance& choose(const DecodeProblem& p, const LaunchContext& context) {
-  const auto& all = p.pool.kv_dtype == DType::kFloat8E4M3FN ? kE4M3 : p.pool.kv_dtype == DType::kBFloat16 ? kBF16 : kF16;
   const int tile = head_tile_of(p, context);
   const bool long_rows = p.d > 512;
-  if (long_rows && tile == 64) {
-    if (p.pool.kv_dtype == DType::kFloat8E4M3FN && p.d_v <= 512) return kE4M3MLA;
-    return all[6];
-  }
-  for (const Instance& candidate : all) {
-    if (candidate.policy.heads == tile && (candidate.policy.key_groups > 8) == long_rows) return candidate;
-  }
-  return all[6];
+  if (tile == 64) return long_rows ? kWideMLA : kWide;
+  const auto& narrow = p.pool.kv_dtype == DType::kFloat8E4M3FN ? kE4M3 : p.pool.kv_dtype == DType::kBFloat16 ? kBF16 : kF16;
+  return narrow[(tile == 8 ? 0 : tile == 16 ? 1 : 2) + (long_rows ? 3 : 0)];
 }
 
 // Finds the start of every window. One CTA; used where n is too large for every CTA to find its own.
@@ -202,7 +203,7 @@ int head_tile_of(const DecodeProblem& p, const LaunchContext& context) {
   int best = 8;
   double least = 0;
   for (const TileCost& tile : kTileCosts) {
-    if (tile.heads > 8 && tile.heads >= 2 * p.h) break;
+    if (tile.heads > 8 && (tile.heads >= 2 * p.h || tile.heads > largest_tile(p))) break;
     const std::int64_t items = p.n * ((p.h + tile.heads - 1) / tile.heads);
     const ClusterChoice cluster = cluster_of(items, blocks, multiprocessors);
     const auto waves = static_cast<double>((items + multiprocessors - 1) / multiprocessors);

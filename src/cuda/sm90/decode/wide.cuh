@@ -80,15 +80,8 @@ struct Wide {
         weigh.open((block - 1) % P.slots, ahead);
         wait_p(block - 1);
         weigh.follow_frames(block - 1, block - 1 == first);
-        if constexpr (P.has_scales()) {
-          weigh.weigh(ahead, p_buffer(block - 1), between);
-          softmax.publish(group);
-        } else {
-          // Without conversions between them the products leave no gaps, and ptxas serialises them (C7514).
-          weigh_all(between);
-          softmax.publish(group);
-          weigh.weigh(ahead, p_buffer(block - 1), Nothing{});
-        }
+        weigh.weigh(ahead, p_buffer(block - 1), between);
+        softmax.publish(group);
         release(block - 1);
       } else {
         weigh_all(between);
