@@ -4,23 +4,39 @@
 help:
 	@echo "make demo    build, then run prefill and decode on the best backend there is, against float64"
 	@echo "make test    every test: units, command line, sanitizer build, fuzzers, Python"
+	@echo "make python  build and test the Python package alone"
 	@echo "make bench   CPU benchmark beside PyTorch"
 	@echo "make fuzz    the fuzzers for ten minutes each"
 
 deps:
 	@sh packages/install.sh
 
-build: deps
+.PHONY: configure
+configure: deps
 	@cmake --preset release >build-configure.log 2>&1 || { cat build-configure.log; exit 1; }
-	@grep -h 'CUDA backend' build-configure.log || true
+	@grep -hE 'CUDA backend|Python module' build-configure.log || true
 	@rm -f build-configure.log
+
+build: configure
 	cmake --build --preset release
 
-demo: build
+# The Python module is built where .venv is.
+.PHONY: venv
+venv: deps
+	@sh packages/venv.sh
+
+python: venv
+	$(MAKE) --no-print-directory build
+	.venv/bin/python -m pytest
+
+demo: configure
+	cmake --build --preset release --target sparse_mla_cli
 	build/sparse-mla demo
 
-test: build
+test: venv
+	$(MAKE) --no-print-directory build
 	ctest --preset release
+	.venv/bin/python -m pytest
 	$(MAKE) --no-print-directory sanitize
 	$(MAKE) --no-print-directory fuzz-short
 
@@ -46,4 +62,4 @@ bench: build
 	sh bench/run.sh
 
 clean:
-	rm -rf build build-sanitize build-fuzz
+	rm -rf build build-python build-sanitize build-fuzz

@@ -1,7 +1,8 @@
 #!/bin/sh
-# The CPU benchmark beside PyTorch. Installs what it needs into .venv; prints the table and writes the JSON record.
+# The CPU benchmarks beside PyTorch: attention, then transfers of cache rows. Installs what it needs into .venv; prints
+# the tables and writes the JSON records.
 set -eu
 cd "$(dirname "$0")/.."
-if [ ! -x .venv/bin/python ]; then python3 -m venv .venv; fi
-.venv/bin/python -c 'import torch, numpy, ml_dtypes' 2>/dev/null || .venv/bin/pip install -q -r packages/python-bench.txt
-exec .venv/bin/python bench/cpu/compare_with_torch.py --program build/bench_cpu --out build/bench-cpu.json
+sh packages/venv.sh
+.venv/bin/python bench/cpu/compare_with_torch.py --program build/bench_cpu --out build/bench-cpu.json
+exec .venv/bin/python bench/kv/compare_with_torch.py --program build/bench_kv --out build/bench-kv.json

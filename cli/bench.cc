@@ -1,8 +1,9 @@
 #include <algorithm>
 #include <iostream>
 #include <nlohmann/json.hpp>
-#include <thread>
+#include <stdexcept>
 
+#include "base/cores.h"
 #include "bench/cpu/fma_peak.h"
 #include "cli/bench_cuda.h"
 #include "cli/case.h"
@@ -89,8 +90,8 @@ class Bench final : public Command {
     app.add_option("--repeats", repeats_, "timed runs of a shape (cpu)")
         ->check(CLI::Range(1, 1000))
         ->capture_default_str();
-    app.add_option("--entry-point", cuda_.entry_point, "prefill, decode or all")
-        ->check(CLI::IsMember({"prefill", "decode", "all"}))
+    app.add_option("--entry-point", cuda_.entry_point, "prefill, decode, kv (cuda) or all")
+        ->check(CLI::IsMember({"prefill", "decode", "kv", "all"}))
         ->capture_default_str();
     app.add_option("--only", cuda_.only, "shapes whose name contains this (cuda)");
     app.add_option("--samples", cuda_.samples, "timed samples of a shape (cuda)")
@@ -110,7 +111,8 @@ class Bench final : public Command {
   }
 
   int run_cpu() const {
-    const int threads = static_cast<int>(std::max(std::thread::hardware_concurrency(), 1u));
+    if (cuda_.entry_point == "kv") throw std::invalid_argument("on the CPU, bench_kv times transfers of cache rows");
+    const int threads = usable_cores();
     const double peak = bench::float32_fma_peak(threads, 0.5) * 1e-9;
     const std::vector<Measured> all = measure_all();
     bool ok = true;
@@ -125,12 +127,12 @@ class Bench final : public Command {
 
   std::vector<Measured> measure_all() const {
     std::vector<Measured> all;
-    if (cuda_.entry_point != "decode") {
+    if (cuda_.entry_point == "prefill" || cuda_.entry_point == "all") {
       const PrefillCase made(kPrefill, 1);
       const Tolerance tolerance = prefill_tolerance(Backend::kCpu, kPrefill.d_qk, kPrefill.topk);
       all.push_back(measure(made.call(), operations(kPrefill), tolerance, repeats_));
     }
-    if (cuda_.entry_point != "prefill") {
+    if (cuda_.entry_point == "decode" || cuda_.entry_point == "all") {
       const DecodeCase made(kDecode, 1);
       all.push_back(measure(made.call(), operations(kDecode), decode_tolerance(), repeats_));
     }
@@ -165,7 +167,7 @@ class Bench final : public Command {
 }  // namespace
 
 std::unique_ptr<Command> make_bench(CLI::App& root) {
-  return std::make_unique<Bench>(*root.add_subcommand("bench", "time the shapes of the README"));
+  return std::make_unique<Bench>(*root.add_subcommand("bench", "time prefill and decode"));
 }
 
 }  // namespace sparse_mla::cli

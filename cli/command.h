@@ -3,6 +3,7 @@
 #pragma once
 
 #include <CLI/CLI.hpp>
+#include <cstdint>
 #include <memory>
 #include <string>
 
@@ -38,9 +39,13 @@ std::unique_ptr<Command> make_check(CLI::App& root);
 std::unique_ptr<Command> make_compare(CLI::App& root);
 std::unique_ptr<Command> make_bench(CLI::App& root);
 std::unique_ptr<Command> make_info(CLI::App& root);
+std::unique_ptr<Command> make_explain(CLI::App& root);
+std::unique_ptr<Command> make_catalog(CLI::App& root);
 
 // --backend auto|cpu|cuda; `name` starts as "auto".
 void add_backend_option(CLI::App& app, std::string& name);
+// --seed; any of 64 bits.
+void add_seed_option(CLI::App& app, std::uint64_t& seed, const std::string& description);
 // "auto" is the best backend there is. Throws std::invalid_argument, and std::runtime_error where the backend that was
 // asked for cannot run here.
 Backend backend_to_run(const std::string& name);

@@ -3,7 +3,6 @@
 #include <nlohmann/json.hpp>
 #include <stdexcept>
 
-#include "base/float_formats.h"
 #include "cli/command.h"
 #include "cli/difference.h"
 #include "cli/table.h"
@@ -12,26 +11,11 @@
 namespace sparse_mla::cli {
 namespace {
 
-double value_at(const files::NamedTensor& named, std::int64_t i) {
-  const Tensor& tensor = named.tensor;
-  switch (tensor.dtype) {
-    case DType::kFloat32:
-      return static_cast<double>(tensor.as<const float>()[i]);
-    case DType::kFloat64:
-      return tensor.as<const double>()[i];
-    case DType::kBFloat16:
-      return static_cast<double>(float_from_bf16(tensor.as<const std::uint16_t>()[i]));
-    case DType::kFloat16:
-      return static_cast<double>(float_from_f16(tensor.as<const std::uint16_t>()[i]));
-    default:
-      throw std::runtime_error(named.name + " is " + std::string(torch_name(tensor.dtype)) +
-                               "; float64, float32, bfloat16 and float16 can be compared");
-  }
-}
-
 Difference difference(const files::NamedTensor& got, const files::NamedTensor& expected) {
   Difference total;
-  for (std::int64_t i = 0; i < got.tensor.elements(); ++i) total.add(value_at(got, i), value_at(expected, i));
+  for (std::int64_t i = 0; i < got.tensor.elements(); ++i) {
+    total.add(value_at(got.tensor, i, got.name), value_at(expected.tensor, i, expected.name));
+  }
   return total;
 }
 

@@ -52,7 +52,7 @@ class Demo final : public Command {
  public:
   explicit Demo(CLI::App& app) : Command(app) {
     app.add_flag("--json", json_, "print JSON");
-    app.add_option("--seed", seed_, "of the two calls")->capture_default_str();
+    add_seed_option(app, seed_, "of the two calls");
     add_backend_option(app, backend_);
   }
 

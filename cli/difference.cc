@@ -3,8 +3,28 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <stdexcept>
+#include <string>
+
+#include "base/float_formats.h"
 
 namespace sparse_mla::cli {
+
+double value_at(const Tensor& tensor, std::int64_t index, std::string_view name) {
+  switch (tensor.dtype) {
+    case DType::kFloat64:
+      return tensor.as<const double>()[index];
+    case DType::kFloat32:
+      return static_cast<double>(tensor.as<const float>()[index]);
+    case DType::kBFloat16:
+      return static_cast<double>(float_from_bf16(tensor.as<const std::uint16_t>()[index]));
+    case DType::kFloat16:
+      return static_cast<double>(float_from_f16(tensor.as<const std::uint16_t>()[index]));
+    default:
+      throw std::runtime_error(std::string(name) + " is " + std::string(torch_name(tensor.dtype)) +
+                               "; float64, float32, bfloat16 and float16 can be compared");
+  }
+}
 
 void Difference::add(double got, double expected) {
   ++count_;

@@ -2,12 +2,16 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
+#include <string_view>
 
 #include "sparse_mla/attention.h"
 #include "sparse_mla/contract.h"
 
 namespace sparse_mla::cli {
+
+// The value `index` elements from the start of float64, float32, bfloat16 or float16 memory. Throws std::runtime_error,
+// with the tensor's name, for another dtype.
+double value_at(const Tensor& tensor, std::int64_t index, std::string_view name);
 
 // Grows one value at a time. NaN and infinity are compared by position: they count as special and stay out of the sums.
 class Difference {

@@ -1,8 +1,8 @@
 #include <fstream>
 #include <iostream>
 #include <nlohmann/json.hpp>
-#include <thread>
 
+#include "base/cores.h"
 #include "cli/command.h"
 #include "cli/table.h"
 #include "cpu/cpu.h"
@@ -38,7 +38,7 @@ nlohmann::ordered_json gather() {
           {"best_backend", backend_name(best_backend())},
           {"cpu",
            {{"model", cpu_model()},
-            {"threads", std::thread::hardware_concurrency()},
+            {"threads", usable_cores()},
             {"simd_target", cpu::simd_target()},
             {"simd_targets", cpu::simd_targets()}}},
           {"cuda",

@@ -1,6 +1,8 @@
+#include <charconv>
 #include <csignal>
 #include <exception>
 #include <iostream>
+#include <system_error>
 #include <vector>
 
 #include "cli/command.h"
@@ -14,6 +16,22 @@ void add_backend_option(CLI::App& app, std::string& name) {
   app.add_option("--backend", name, "auto, cpu or cuda; auto is the best there is")
       ->check(CLI::IsMember({"auto", "cpu", "cuda"}))
       ->capture_default_str();
+}
+
+namespace {
+
+// CLI11 takes -1 for the largest number, and a number past 64 bits too.
+std::string error_unless_seed(const std::string& text) {
+  std::uint64_t seed = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), seed);
+  if (error == std::errc{} && end == text.data() + text.size()) return {};
+  return "must be a number from 0 to 2^64-1, got " + text;
+}
+
+}  // namespace
+
+void add_seed_option(CLI::App& app, std::uint64_t& seed, const std::string& description) {
+  app.add_option("--seed", seed, description)->check(error_unless_seed)->capture_default_str();
 }
 
 Backend backend_to_run(const std::string& name) {
@@ -37,7 +55,7 @@ int fail(std::string message) {
 std::vector<std::unique_ptr<Command>> make_commands(CLI::App& root) {
   std::vector<std::unique_ptr<Command>> commands;
   for (const auto make : {make_demo, make_prefill, make_decode, make_make_case, make_check, make_compare, make_bench,
-                          make_info}) {
+                          make_info, make_explain, make_catalog}) {
     commands.push_back(make(root));
   }
   return commands;

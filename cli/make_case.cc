@@ -20,7 +20,7 @@ class MakeCase final : public Command {
     add_decode_options();
     for (CLI::App* kind : {&prefill_, &decode_}) {
       kind->add_option("-o,--output", output_, "file to write (.safetensors)")->required();
-      kind->add_option("--seed", seed_, "the same seed gives the same call")->capture_default_str();
+      add_seed_option(*kind, seed_, "the same seed gives the same call");
       kind->add_flag("--general", general_, "let the shape be any that the general API takes");
     }
   }

@@ -3,29 +3,14 @@
 #include <algorithm>
 #include <future>
 #include <span>
-#include <stdexcept>
-#include <thread>
 #include <vector>
 
-#include "base/float_formats.h"
+#include "base/cores.h"
 #include "dispatch/problems.h"
 #include "reference/reference.h"
 
 namespace sparse_mla::cli {
 namespace {
-
-double value_at(const Tensor& tensor, std::int64_t index) {
-  switch (tensor.dtype) {
-    case DType::kFloat32:
-      return static_cast<double>(tensor.as<const float>()[index]);
-    case DType::kBFloat16:
-      return static_cast<double>(float_from_bf16(tensor.as<const std::uint16_t>()[index]));
-    case DType::kFloat16:
-      return static_cast<double>(float_from_f16(tensor.as<const std::uint16_t>()[index]));
-    default:
-      throw std::invalid_argument("an output must be float32, bfloat16 or float16");
-  }
-}
 
 // Rows of an output, from `row` on, against as many values as the reference has.
 Difference difference(const Argument& output, std::int64_t row, std::span<const double> expected) {
@@ -34,7 +19,7 @@ Difference difference(const Argument& output, std::int64_t row, std::span<const 
   if (tensor == nullptr) return total;
   const std::int64_t first = row * tensor->strides[0];
   for (std::size_t i = 0; i < expected.size(); ++i) {
-    total.add(value_at(*tensor, first + static_cast<std::int64_t>(i)), expected[i]);
+    total.add(value_at(*tensor, first + static_cast<std::int64_t>(i), "an output"), expected[i]);
   }
   return total;
 }
@@ -63,7 +48,7 @@ bool Accuracy::ok(const Tolerance& tolerance) const {
 }
 
 Accuracy accuracy_of(const files::AnyCall& call, std::int64_t begin, std::int64_t count) {
-  const std::int64_t threads = std::max<std::int64_t>(std::thread::hardware_concurrency(), 1);
+  const std::int64_t threads = usable_cores();
   const std::int64_t step = std::max<std::int64_t>((count + threads - 1) / threads, 1);
   std::vector<std::future<Accuracy>> parts;
   for (std::int64_t row = begin; row < begin + count; row += step) {

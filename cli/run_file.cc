@@ -7,12 +7,21 @@
 #include "cli/runner.h"
 #include "cli/table.h"
 #include "files/atomic_file.h"
+#include "files/description.h"
+#include "files/mapped_file.h"
 
 namespace sparse_mla::cli {
 namespace {
 
 EntryPoint entry_point_of(const files::AnyCall& call) {
   return std::holds_alternative<PrefillCall>(call) ? EntryPoint::kPrefill : EntryPoint::kDecode;
+}
+
+files::CapturedCall read_call(const std::string& path) {
+  if (files::looks_like_description(files::MappedFile(path).bytes())) {
+    throw std::runtime_error(path + ": is a description of a call, without its data: it can be checked, not run");
+  }
+  return files::read_captured_call(path);
 }
 
 class RunFile final : public Command {
@@ -26,7 +35,7 @@ class RunFile final : public Command {
 
   int run() override {
     const Backend backend = backend_to_run(backend_);
-    const files::CapturedCall captured = files::read_captured_call(input_);
+    const files::CapturedCall captured = read_call(input_);
     if (entry_point_of(captured.call) != entry_point_) {
       throw std::runtime_error(input_ + ": is a call of " +
                                std::string(entry_point_name(entry_point_of(captured.call))) + ", not of " +

@@ -1,8 +1,8 @@
 #include "cli/runner.h"
 
 #include <algorithm>
-#include <thread>
 
+#include "base/cores.h"
 #include "base/problem_name.h"
 #include "dispatch/problems.h"
 
@@ -105,7 +105,7 @@ void run_call(const files::AnyCall& call, Backend backend, Progress* progress) {
     return;
   }
   // Enough rows for every thread, and some fifty steps where there are that many.
-  const std::int64_t threads = std::max<std::int64_t>(std::thread::hardware_concurrency(), 1);
+  const std::int64_t threads = usable_cores();
   const std::int64_t step = std::max(4 * threads, rows / 50);
   for (std::int64_t begin = 0; begin < rows; begin += step) {
     run_any(rows_of(call, begin, std::min(step, rows - begin)), backend);

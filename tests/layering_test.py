@@ -16,6 +16,7 @@ MAY_INCLUDE = {
     "kv": {"base", "kv"},
     "files": {"base", "files"},
     "cuda": {"base", "cuda"},
+    "capi": {"base", "capi"},
     "dispatch": {"base", "contract", "cpu", "cuda", "kv", "dispatch"},
 }
 PTX = ROOT / "src" / "cuda" / "ptx"

@@ -50,9 +50,15 @@ nlohmann::json environment() {
 
 std::string line_of(const nlohmann::json& entry) {
   char text[200];
-  std::snprintf(text, sizeof(text), "%-52s %9.2f us  %7.1f TFLOPS  err %.2e", entry.at("name").get<std::string>().c_str(),
-                entry.at("median_us").get<double>(), entry.at("tflops").get<double>(),
-                entry.value("relative_error", std::nan("")));
+  const std::string name = entry.at("name");
+  const double us = entry.at("median_us");
+  if (entry.contains("tflops")) {
+    std::snprintf(text, sizeof(text), "%-52s %9.2f us  %7.1f TFLOPS  err %.2e", name.c_str(), us,
+                  entry.at("tflops").get<double>(), entry.value("relative_error", std::nan("")));
+  } else {
+    std::snprintf(text, sizeof(text), "%-52s %9.2f us  %7.1f GB/s  %.1f%% of copy", name.c_str(), us,
+                  1e-9 * entry.at("bytes_per_s").get<double>(), 100 * entry.value("of_copy", std::nan("")));
+  }
   return text;
 }
 
@@ -93,8 +99,10 @@ nlohmann::json run_gpu_bench(const GpuBenchOptions& options, const Report& repor
     record["ceilings_before"] = to_json(ceilings);
   }
   nlohmann::json entries = nlohmann::json::array();
-  if (options.entry_point != "decode") bench_all(kPrefillShapes, options, ceilings, report, entries);
-  if (options.entry_point != "prefill") bench_all(kDecodeShapes, options, ceilings, report, entries);
+  const auto is_asked = [&](std::string_view name) { return options.entry_point == "all" || options.entry_point == name; };
+  if (is_asked("prefill")) bench_all(kPrefillShapes, options, ceilings, report, entries);
+  if (is_asked("decode")) bench_all(kDecodeShapes, options, ceilings, report, entries);
+  if (is_asked("kv")) bench_all(kKvShapes, options, ceilings, report, entries);
   record["results"] = std::move(entries);
   if (options.ceilings) record["ceilings_after"] = to_json(measure_ceilings());
   return record;

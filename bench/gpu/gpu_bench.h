@@ -10,7 +10,7 @@
 namespace sparse_mla::bench {
 
 struct GpuBenchOptions {
-  std::string entry_point = "all";  // "prefill", "decode" or "all"
+  std::string entry_point = "all";  // "prefill", "decode", "kv" or "all"
   std::string only;                 // shapes whose name contains this text; empty is all
   int samples = 15;
   bool ceilings = true;

@@ -11,8 +11,10 @@ namespace sparse_mla::bench {
 
 std::string shape_name(const PrefillShape& shape);
 std::string shape_name(const DecodeShape& shape);
+std::string shape_name(const KvShape& shape);
 nlohmann::json bench_shape(const PrefillShape& shape, const GpuBenchOptions& options, const Ceilings& ceilings);
 nlohmann::json bench_shape(const DecodeShape& shape, const GpuBenchOptions& options, const Ceilings& ceilings);
+nlohmann::json bench_shape(const KvShape& shape, const GpuBenchOptions& options, const Ceilings& ceilings);
 
 // {"median_us": ..., "min_us": ..., "max_us": ..., "samples": ...}
 struct Spread;

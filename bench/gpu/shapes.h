@@ -4,6 +4,8 @@
 #include <array>
 #include <cstdint>
 
+#include "sparse_mla/kv_formats.h"
+
 namespace sparse_mla::bench {
 
 struct PrefillShape {
@@ -40,5 +42,31 @@ inline constexpr std::array kDecodeShapes{
     DecodeShape{128, 16, 1048576, 640, Pool::kBf16},  DecodeShape{256, 8, 1048576, 640, Pool::kBf16},
 };
 inline constexpr int kDecodeDim = 512;
+
+// Transfers of cache rows: append from plain rows, dequantise to them, gather into a q8kv8 workspace.
+enum class KvVerb : std::uint8_t { kAppend, kDequantise, kGather };
+struct KvShape {
+  KvVerb verb;
+  KvFormat format;  // of the cache
+  int width;
+  bool unique_slots = false;  // an append whose caller promises it
+};
+inline constexpr std::int64_t kKvRows = std::int64_t{1} << 20;
+inline constexpr std::array kKvShapes{
+    KvShape{KvVerb::kAppend, KvFormat::kQ8Kv8_576, 576},
+    KvShape{KvVerb::kAppend, KvFormat::kQ8Kv8_576, 576, true},
+    KvShape{KvVerb::kAppend, KvFormat::kUnifiedFp8_1x64, 512},
+    KvShape{KvVerb::kAppend, KvFormat::kV32_656, 576},
+    KvShape{KvVerb::kAppend, KvFormat::kV4_584, 512},
+    KvShape{KvVerb::kAppend, KvFormat::kV4_584, 512, true},
+    KvShape{KvVerb::kDequantise, KvFormat::kQ8Kv8_576, 576},
+    KvShape{KvVerb::kDequantise, KvFormat::kUnifiedFp8_1x64, 512},
+    KvShape{KvVerb::kDequantise, KvFormat::kV32_656, 576},
+    KvShape{KvVerb::kDequantise, KvFormat::kV4_584, 512},
+    KvShape{KvVerb::kGather, KvFormat::kUnifiedBf16, 576},
+    KvShape{KvVerb::kGather, KvFormat::kUnifiedFp8_1x64, 512},
+    KvShape{KvVerb::kGather, KvFormat::kV32_656, 576},
+    KvShape{KvVerb::kGather, KvFormat::kV4_584, 512},
+};
 
 }  // namespace sparse_mla::bench

@@ -25,12 +25,16 @@ struct RunOptions {
   // Look at values (lengths, indices, indptr, scales) as well; always done for CPU tensors. A device pass and a
   // host synchronisation on CUDA tensors, so never inside a captured graph. SPARSE_MLA_CHECK=1 turns it on everywhere.
   bool check_values = false;
-  int threads = 0;  // CPU backend: 0 is one per core
+  int threads = 0;  // CPU backend: 0 is one per core that this process may use
   void* stream = nullptr;     // CUDA backend: a cudaStream_t
   // CUDA backend: at least *_workspace_bytes(call, options) of device memory, 256-byte aligned; its content is
   // irrelevant before and after the call.
   void* workspace = nullptr;
   std::size_t workspace_bytes = 0;
+  // Where workspace is null and the call needs one: asked once, after the checks, for device memory that stays until
+  // the stream is past the call. May throw; never asked by calls that need none.
+  void* (*allocate)(std::size_t bytes, void* context) = nullptr;
+  void* allocate_context = nullptr;
 };
 
 // Contract part A. Needs out, max_logits and lse. Throws InvalidCall (std::invalid_argument) on a broken rule, and

@@ -1,4 +1,4 @@
-// The rules of the two entry points: what a call must hold, and what is said when it does not.
+// The rules of the entry points: what a call must hold, and what is said when it does not.
 // Rules look at metadata only (shape, dtype, device, strides, addresses), so they work without a GPU; the few rules
 // about values read them through a ValueSource.
 #pragma once
@@ -14,8 +14,10 @@
 
 namespace sparse_mla {
 
-enum class EntryPoint : std::uint8_t { kPrefill, kDecode };
-// "sparse_mla_q8kv8_prefill_fwd", "sparse_attn_v4_paged_decode".
+struct KvCall;  // kv_cache.h
+
+enum class EntryPoint : std::uint8_t { kPrefill, kDecode, kKvTransfer };
+// "sparse_mla_q8kv8_prefill_fwd", "sparse_attn_v4_paged_decode", "kv_transfer".
 std::string_view entry_point_name(EntryPoint entry_point) noexcept;
 
 // The Python exception that a rule raises; in C++ std::invalid_argument and std::runtime_error.
@@ -69,13 +71,15 @@ class ValueSource {
     double previous = 0;  // the element before it, for first_decrease
   };
   virtual ~ValueSource() = default;
-  // int32 values outside [low, high].
+  // int32 or int64 values outside [low, high].
   virtual std::optional<Offender> first_outside(std::string_view argument, const Tensor& tensor, std::int64_t low,
                                                 std::int64_t high) const = 0;
   // int32 values of a vector that are less than the value before them.
   virtual std::optional<Offender> first_decrease(std::string_view argument, const Tensor& tensor) const = 0;
   // float32 values that are NaN or infinite.
   virtual std::optional<Offender> first_not_finite(std::string_view argument, const Tensor& tensor) const = 0;
+  // float32 values that are not finite and above 0.
+  virtual std::optional<Offender> first_not_positive(std::string_view, const Tensor&) const { return std::nullopt; }
 };
 // Reads Tensor::data with the calling thread; a tensor without data has no offender.
 const ValueSource& host_values() noexcept;
@@ -97,9 +101,11 @@ struct CheckOptions {
 // a tensor of the wrong rank) is not reported.
 std::vector<Violation> check(const PrefillCall& call, const CheckOptions& options = {});
 std::vector<Violation> check(const DecodeCall& call, const CheckOptions& options = {});
+std::vector<Violation> check(const KvCall& call, const CheckOptions& options = {});
 // The first broken rule is raised; later rules are not looked at.
 void enforce(const PrefillCall& call, const CheckOptions& options = {});
 void enforce(const DecodeCall& call, const CheckOptions& options = {});
+void enforce(const KvCall& call, const CheckOptions& options = {});
 
 // Who asks for a rule.
 enum class RuleScope : std::uint8_t { kBoth, kContract, kGeneral };
@@ -109,7 +115,7 @@ enum class RuleStage : std::uint8_t { kMetadata, kDevice, kValues, kRun };
 // One entry of the rule table.
 struct RuleInfo {
   std::string_view slug;         // stable
-  std::string_view contract_id;  // "A15", "B4"; "B8" for decode's own rules, "D" for all others of this library
+  std::string_view contract_id;  // "A15", "B4"; "B8" for decode's own rules, "KV" for those of kv_transfer, else "D"
   EntryPoint entry_point;
   ErrorClass error_class;
   RuleScope scope;
@@ -118,7 +124,7 @@ struct RuleInfo {
   std::string_view message;   // the template, with {placeholders}
   std::string_view fix;       // the template of the shortest fix
 };
-// The whole table, in the contract's order: prefill's rules, then decode's.
+// The whole table, in the contract's order: prefill's rules, then decode's, then those of kv_transfer.
 std::span<const RuleInfo> rules() noexcept;
 
 }  // namespace sparse_mla

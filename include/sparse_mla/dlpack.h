@@ -36,6 +36,12 @@ inline constexpr std::array<TypeCode, kDTypeCount> kTypeCodes{{
     {DType::kInt32, 0, 32},
     {DType::kInt64, 0, 64},
     {DType::kBool, 6, 8},
+    {DType::kUInt16, 1, 16},
+    {DType::kUInt32, 1, 32},
+    {DType::kUInt64, 1, 64},
+    {DType::kComplex32, 5, 32},
+    {DType::kComplex64, 5, 64},
+    {DType::kComplex128, 5, 128},
 }};
 
 inline DType dtype_from(const DLDataType& type) {

@@ -28,8 +28,14 @@ enum class DType : std::uint8_t {
   kInt32,
   kInt64,
   kBool,
+  kUInt16,
+  kUInt32,
+  kUInt64,
+  kComplex32,
+  kComplex64,
+  kComplex128,
 };
-inline constexpr int kDTypeCount = 15;
+inline constexpr int kDTypeCount = 21;
 
 // The name torch prints: "torch.float8_e4m3fn", "torch.bfloat16", ...
 std::string_view torch_name(DType dtype) noexcept;

@@ -28,6 +28,12 @@ constexpr std::array<DTypeInfo, kDTypeCount> kDTypes{{
     {"torch.int32", 4},
     {"torch.int64", 8},
     {"torch.bool", 1},
+    {"torch.uint16", 2},
+    {"torch.uint32", 4},
+    {"torch.uint64", 8},
+    {"torch.complex32", 4},
+    {"torch.complex64", 8},
+    {"torch.complex128", 16},
 }};
 
 int checked_rank(std::size_t dimensions) {

@@ -109,6 +109,7 @@ std::vector<RuleInfo> all_infos() {
   std::vector<RuleInfo> infos;
   append_infos<PrefillCall>(infos);
   append_infos<DecodeCall>(infos);
+  append_infos<KvCall>(infos);
   return infos;
 }
 
@@ -116,7 +117,15 @@ std::vector<RuleInfo> all_infos() {
 }  // namespace contract
 
 std::string_view entry_point_name(EntryPoint entry_point) noexcept {
-  return entry_point == EntryPoint::kPrefill ? "sparse_mla_q8kv8_prefill_fwd" : "sparse_attn_v4_paged_decode";
+  switch (entry_point) {
+    case EntryPoint::kPrefill:
+      return "sparse_mla_q8kv8_prefill_fwd";
+    case EntryPoint::kDecode:
+      return "sparse_attn_v4_paged_decode";
+    case EntryPoint::kKvTransfer:
+      break;
+  }
+  return "kv_transfer";
 }
 
 std::string_view error_class_name(ErrorClass error_class) noexcept {
@@ -134,8 +143,12 @@ std::vector<Violation> check(const PrefillCall& call, const CheckOptions& option
 std::vector<Violation> check(const DecodeCall& call, const CheckOptions& options) {
   return contract::check_all(call, options);
 }
+std::vector<Violation> check(const KvCall& call, const CheckOptions& options) {
+  return contract::check_all(call, options);
+}
 void enforce(const PrefillCall& call, const CheckOptions& options) { contract::enforce_first(call, options); }
 void enforce(const DecodeCall& call, const CheckOptions& options) { contract::enforce_first(call, options); }
+void enforce(const KvCall& call, const CheckOptions& options) { contract::enforce_first(call, options); }
 
 std::span<const RuleInfo> rules() noexcept {
   static const std::vector<RuleInfo> kInfos = contract::all_infos();

@@ -1,6 +1,5 @@
 // The rules of sparse_attn_v4_paged_decode and of the general decode. Their order is the contract's: B1 to B7, then
 // what else a kernel could be hurt by (id "B8"), then the general API's own (id "D"), its second pool included.
-#include <cmath>
 #include <limits>
 
 #include "contract/families.h"
@@ -495,13 +494,13 @@ constexpr auto kWholeCallRules = std::to_array<DecodeRule>({
      .message = "softmax_scale must be finite, got {softmax_scale}",
      .fix = "pass the softmax scale of the model, such as D ** -0.5",
      .check = [](const In& in) -> Broken {
-       if (std::isfinite(in.call.softmax_scale)) return std::nullopt;
-       return Facts{.expected = "a finite number", .got = number_string(in.call.softmax_scale)};
+       if (is_finite_float32(in.call.softmax_scale)) return std::nullopt;
+       return Facts{.expected = "a number that is finite in float32", .got = number_string(in.call.softmax_scale)};
      }},
     no_negative_size<All>("B8"),
     no_negative_stride<All>("B8"),
     no_endless_span<All>("B8"),
-    rows_are_aligned<Tensors<DecodeCall, Q, UnifiedKv<FirstPool>, UnifiedKv<SecondPool>>>("B8"),
+    rows_are_aligned<Tensors<DecodeCall, Q, UnifiedKv<FirstPool>, UnifiedKv<SecondPool>>>("B8", kQRank | kKvRank),
     output_is_aligned<Out>("B8"),
     has_outputs<Tensors<DecodeCall, Out>>("B8"),
     has_memory<All>("B8"),

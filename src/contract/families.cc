@@ -1,8 +1,9 @@
 #include "contract/families.h"
 
 #include <algorithm>
+#include <charconv>
 #include <cmath>
-#include <cstdio>
+#include <limits>
 
 namespace sparse_mla::contract {
 
@@ -24,6 +25,10 @@ std::string shape_and_dtype(const Tensor& tensor) {
   return concat({shape_string(tensor), "/", torch_name(tensor.dtype)});
 }
 
+bool is_finite_float32(double value) {
+  return std::abs(value) <= static_cast<double>(std::numeric_limits<float>::max());
+}
+
 std::string subscript(const Tensor& tensor, std::int64_t position) {
   if (tensor.rank == 0) return "[()]";
   std::array<std::int64_t, kMaxRank> at{};
@@ -40,9 +45,11 @@ std::string subscript(const Tensor& tensor, std::int64_t position) {
 std::string number_string(double value) {
   if (std::isnan(value)) return "nan";
   if (std::isinf(value)) return value < 0 ? "-inf" : "inf";
-  std::array<char, 32> text{};
-  std::snprintf(text.data(), text.size(), "%.17g", value);
-  return text.data();
+  constexpr double kExactIntegers = 1e15;
+  const bool is_integer = value == std::trunc(value) && std::abs(value) < kExactIntegers;
+  if (is_integer) return std::to_string(static_cast<std::int64_t>(value));
+  std::array<char, 32> text{};  // a double's shortest decimal takes at most 24 characters
+  return {text.data(), std::to_chars(text.data(), text.data() + text.size(), value).ptr};
 }
 
 Facts wrong_number(std::string expected, std::int64_t got) {

@@ -2,7 +2,7 @@
 // predicates that both tables use.
 //
 // An argument is a type with
-//   Call              PrefillCall or DecodeCall
+//   Call              PrefillCall, DecodeCall or KvCall
 //   kName             as people write it: "kv_scale", "second_pool.kv_indices"
 //   tensor(call)      the tensor, or null for None and for what is not a tensor
 //   argument(call)    the Argument it is, or null for a member that is always a tensor
@@ -26,6 +26,8 @@ template <class Call>
 constexpr auto slug_prefix() {
   if constexpr (std::same_as<Call, PrefillCall>) {
     return Text("prefill-");
+  } else if constexpr (std::same_as<Call, KvCall>) {
+    return Text("kv-");
   } else {
     return Text("decode-");
   }
@@ -46,6 +48,8 @@ std::string strides_string(const Tensor& tensor);
 std::string shape_and_dtype(const Tensor& tensor);  // "(2,)/torch.int64"
 // As Python subscripts the tensor for its element `position` in row-major order: "[3]", "[3, 2]".
 std::string subscript(const Tensor& tensor, std::int64_t position);
+// Finite where backends hold it: in float32.
+bool is_finite_float32(double value);
 // As Python prints it: "900", "nan", "-inf", "0.5".
 std::string number_string(double value);
 Facts wrong_number(std::string expected, std::int64_t got);
@@ -432,13 +436,15 @@ constexpr Rule<typename Ts::Call> no_endless_span(std::string_view id) {
           }};
 }
 
-// A CUDA kernel loads q and kv 16 bytes at a time; As are tensors whose last dimension is a row of values.
+// A CUDA kernel loads q and kv 16 bytes at a time; As are tensors whose last dimension is a row of values, which `needs`
+// makes sure of.
 template <class Ts>
-constexpr Rule<typename Ts::Call> rows_are_aligned(std::string_view id) {
+constexpr Rule<typename Ts::Call> rows_are_aligned(std::string_view id, std::uint32_t needs) {
   return {.id = id,
           .slug = joined<slug_prefix<typename Ts::Call>(), Text("row-alignment")>,
           .argument = "q",
           .stage = RuleStage::kDevice,
+          .needs = needs,
           .message =
               "{name} must have rows that start at multiples of 16 bytes, got address {address} and strides "
               "{strides} of {dtype}",

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <bit>
 #include <cstring>
+#include <limits>
 
 #include "sparse_mla/contract.h"
 
@@ -78,10 +79,8 @@ class HostValues final : public ValueSource {
  public:
   std::optional<Offender> first_outside(std::string_view, const Tensor& tensor, std::int64_t low,
                                         std::int64_t high) const override {
-    const auto outside = [=](std::int32_t value) { return (value < low) | (value > high); };
-    const auto found = first_in_view<std::int32_t>(tensor, outside);
-    if (!found) return std::nullopt;
-    return Offender{found->position, static_cast<double>(found->value)};
+    return tensor.dtype == DType::kInt64 ? outside<std::int64_t>(tensor, low, high)
+                                         : outside<std::int32_t>(tensor, low, high);
   }
 
   std::optional<Offender> first_decrease(std::string_view, const Tensor& tensor) const override {
@@ -100,6 +99,22 @@ class HostValues final : public ValueSource {
         first_in_view<std::uint32_t>(tensor, [](std::uint32_t bits) { return (bits & kExponent) == kExponent; });
     if (!found) return std::nullopt;
     return Offender{found->position, static_cast<double>(std::bit_cast<float>(found->value))};
+  }
+
+  std::optional<Offender> first_not_positive(std::string_view, const Tensor& tensor) const override {
+    const auto found = first_in_view<float>(tensor, [](float value) {
+      return !(value > 0 && value <= std::numeric_limits<float>::max());
+    });
+    if (!found) return std::nullopt;
+    return Offender{found->position, static_cast<double>(found->value)};
+  }
+
+ private:
+  template <class T>
+  static std::optional<Offender> outside(const Tensor& tensor, std::int64_t low, std::int64_t high) {
+    const auto found = first_in_view<T>(tensor, [=](T value) { return (value < low) | (value > high); });
+    if (!found) return std::nullopt;
+    return Offender{found->position, static_cast<double>(found->value)};
   }
 };
 

@@ -1,7 +1,6 @@
 // The rules of sparse_mla_q8kv8_prefill_fwd and of the general prefill. Their order is the contract's: the first that
 // is broken is the one raised. Rules of this library's own (id "D") stand beside the contract's on the same argument,
 // or at the end where they are about several.
-#include <cmath>
 #include <limits>
 
 #include "contract/families.h"
@@ -360,13 +359,13 @@ constexpr auto kWholeCallRules = std::to_array<PrefillRule>({
      .message = "sm_scale must be finite, got {sm_scale}",
      .fix = "pass the softmax scale of the model, such as d_qk ** -0.5",
      .check = [](const In& in) -> Broken {
-       if (std::isfinite(in.call.sm_scale)) return std::nullopt;
-       return Facts{.expected = "a finite number", .got = number_string(in.call.sm_scale)};
+       if (is_finite_float32(in.call.sm_scale)) return std::nullopt;
+       return Facts{.expected = "a number that is finite in float32", .got = number_string(in.call.sm_scale)};
      }},
     no_negative_size<All>("D"),
     no_negative_stride<All>("D"),
     no_endless_span<All>("D"),
-    rows_are_aligned<Tensors<PrefillCall, Q, Kv>>("D"),
+    rows_are_aligned<Tensors<PrefillCall, Q, Kv>>("D", kQRank | kKvRank),
     output_is_aligned<Out>("D"),
     has_outputs<Outputs>("D"),
     has_memory<All>("D"),

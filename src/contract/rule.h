@@ -1,4 +1,4 @@
-// What a row of the rule table is made of. The tables themselves: prefill_rules.cc and decode_rules.cc.
+// What a row of the rule table is made of. The tables themselves: prefill_rules.cc, decode_rules.cc and kv_rules.cc.
 #pragma once
 
 #include <array>
@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "sparse_mla/contract.h"
+#include "sparse_mla/kv_cache.h"
 
 namespace sparse_mla::contract {
 
@@ -82,7 +83,9 @@ enum Known : std::uint32_t {
   kValueWidth = 1u << 4,        // d_v is a width that the outputs can have
   kQDType = 1u << 5,            // decode's q is fp16 or bf16
   kSecondKvRank = 1u << 6,      // second_pool.unified_kv is 2-D
-  kSecondIndicesRank = 1u << 7  // second_pool.kv_indices is 1-D
+  kSecondIndicesRank = 1u << 7,  // second_pool.kv_indices is 1-D
+  kSourceRows = 1u << 8,        // how many rows a transfer's source has, and of which D
+  kTargetRows = 1u << 9         // the same of its target
 };
 
 template <class Call>
@@ -127,7 +130,7 @@ constexpr std::array<Rule<Call>, kCount> scoped(std::array<Rule<Call>, kCount> r
   return rules;
 }
 
-// What a call's table provides, one specialisation each in prefill_rules.cc and decode_rules.cc.
+// What a call's table provides, one specialisation each in the tables' files.
 template <class Call>
 struct Table;
 
@@ -150,6 +153,16 @@ struct Table<DecodeCall> {
   static std::span<const Rule<DecodeCall>> rules() noexcept;
   static std::uint32_t known(const DecodeCall& call, const CheckOptions& options) noexcept;
   static std::optional<std::string> named_value(const DecodeCall& call, std::string_view name);
+};
+
+template <>
+struct Table<KvCall> {
+  static constexpr EntryPoint kEntryPoint = EntryPoint::kKvTransfer;
+  static constexpr ErrorClass kErrorClass = ErrorClass::kValueError;
+  static constexpr std::string_view kGeneralName = "kv_transfer";
+  static std::span<const Rule<KvCall>> rules() noexcept;
+  static std::uint32_t known(const KvCall& call, const CheckOptions& options) noexcept;
+  static std::optional<std::string> named_value(const KvCall& call, std::string_view name);
 };
 
 }  // namespace sparse_mla::contract

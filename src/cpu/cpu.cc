@@ -9,6 +9,7 @@
 #include <system_error>
 #include <thread>
 
+#include "base/cores.h"
 #include "cpu/amx.h"
 #include "cpu/row.h"
 #include "cpu/simd.h"
@@ -158,7 +159,7 @@ class Rows {
 template <class DescribeRow>
 void serve_on_threads(std::int64_t rows, int heads, int threads, DescribeRow describe) {
   if (rows <= 0 || heads <= 0) return;
-  if (threads <= 0) threads = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
+  if (threads <= 0) threads = usable_cores();
   Rows<DescribeRow>(split(rows, heads, threads), describe).serve(threads);
 }
 

@@ -9,7 +9,7 @@
 
 namespace sparse_mla::cpu {
 
-// threads <= 0 is one per core that this process may use. A row's bits depend on that row alone: not on `threads`, not
+// threads <= 0 is one per usable core. A row's bits depend on that row alone: not on `threads`, not
 // on the other rows. Throws std::bad_alloc, and std::invalid_argument where kv_scales come with a d that is no multiple
 // of 64.
 void prefill(const PrefillProblem& problem, int threads);

@@ -166,6 +166,11 @@ std::size_t decode_workspace_bytes(const DecodeProblem& problem, const Launch& l
   return workspace_of(problem, launch, problem.n);
 }
 
+void synchronize(int device, void* stream) {
+  const DeviceGuard guard(device);
+  throw_on_error(cudaStreamSynchronize(static_cast<cudaStream_t>(stream)), "cudaStreamSynchronize");
+}
+
 std::vector<std::string> explain_choice(const PrefillProblem& problem) { return explain(problem); }
 std::vector<std::string> explain_choice(const DecodeProblem& problem) { return explain(problem); }
 

@@ -40,7 +40,8 @@ void prefill(const PrefillProblem& problem, const Launch& launch);
 void decode(const DecodeProblem& problem, const Launch& launch);
 std::size_t prefill_workspace_bytes(const PrefillProblem& problem, const Launch& launch);
 std::size_t decode_workspace_bytes(const DecodeProblem& problem, const Launch& launch);
-
+// Waits until the stream is past all that was enqueued on it.
+void synchronize(int device, void* stream);
 
 // Why each kernel would or would not take the problem, one line a kernel: for `info` and error messages.
 std::vector<std::string> explain_choice(const PrefillProblem& problem);

@@ -30,10 +30,11 @@ __device__ T element(const View& view, long long position) {
   return static_cast<const T*>(view.data)[offset];
 }
 
+template <class T>
 struct Outside {
   long long low, high;
   __device__ bool operator()(const View& view, long long position) const {
-    const int value = element<int>(view, position);
+    const T value = element<T>(view, position);
     return value < low || value > high;
   }
 };
@@ -47,6 +48,13 @@ struct Decrease {
 struct NotFinite {
   __device__ bool operator()(const View& view, long long position) const {
     return !isfinite(element<float>(view, position));
+  }
+};
+
+struct NotPositive {
+  __device__ bool operator()(const View& view, long long position) const {
+    const float value = element<float>(view, position);
+    return !(value > 0 && isfinite(value));
   }
 };
 
@@ -107,13 +115,17 @@ class DeviceValues final : public ValueSource {
  public:
   std::optional<Offender> first_outside(std::string_view, const Tensor& tensor, std::int64_t low,
                                         std::int64_t high) const override {
-    return first_offender<std::int32_t>(tensor, Outside{low, high});
+    if (tensor.dtype == DType::kInt64) return first_offender<std::int64_t>(tensor, Outside<long long>{low, high});
+    return first_offender<std::int32_t>(tensor, Outside<int>{low, high});
   }
   std::optional<Offender> first_decrease(std::string_view, const Tensor& tensor) const override {
     return first_offender<std::int32_t>(tensor, Decrease{}, /*with_previous=*/true);
   }
   std::optional<Offender> first_not_finite(std::string_view, const Tensor& tensor) const override {
     return first_offender<float>(tensor, NotFinite{});
+  }
+  std::optional<Offender> first_not_positive(std::string_view, const Tensor& tensor) const override {
+    return first_offender<float>(tensor, NotPositive{});
   }
 };
 

@@ -1,33 +1,29 @@
 // The entry points: check the call, pick the backend, run it.
 #include "sparse_mla/attention.h"
 
-#include <cstdlib>
 #include <stdexcept>
 #include <string>
 
 #include "cpu/cpu.h"
 #include "cuda/cuda.h"
 #include "cuda/from_host.h"
+#include "dispatch/options.h"
 #include "dispatch/problems.h"
 #include "sparse_mla/contract.h"
 
 namespace sparse_mla {
 namespace {
 
-bool values_asked_for(const RunOptions& options) {
-  static const bool from_environment = [] {
-    const char* value = std::getenv("SPARSE_MLA_CHECK");
-    return value != nullptr && std::string_view(value) == "1";
-  }();
-  return options.check_values || from_environment;
-}
-
-cuda::Launch cuda_launch(Device device, const RunOptions& options) {
-  return {.device = device.index,
-          .stream = options.stream,
-          .workspace = options.workspace,
-          .workspace_bytes = options.workspace_bytes,
-          .batch_invariant = options.batch_invariant};
+// The launch with a workspace from options.allocate, where it needs one that the caller has not passed.
+template <class Problem>
+cuda::Launch with_workspace(cuda::Launch launch, const Problem& problem, const RunOptions& options,
+                            std::size_t (*bytes_of)(const Problem&, const cuda::Launch&)) {
+  if (launch.workspace != nullptr || options.allocate == nullptr) return launch;
+  const std::size_t bytes = bytes_of(problem, launch);
+  if (bytes == 0) return launch;
+  launch.workspace = options.allocate(bytes, options.allocate_context);
+  launch.workspace_bytes = bytes;
+  return launch;
 }
 
 Backend resolve(Device device, Backend asked) {
@@ -38,15 +34,9 @@ Backend resolve(Device device, Backend asked) {
   return asked;
 }
 
-// Values are always checked where they cost little to read (CPU tensors), and on a device where that was asked for.
 template <class Call>
 void check_call(const Call& call, bool contract, const RunOptions& options) {
-  const bool on_cpu = call.q.device.is_cpu();
-  enforce(call, {.contract = contract,
-                 .device_rules = true,
-                 .values = on_cpu || values_asked_for(options),
-                 .value_source = on_cpu ? &host_values() : &cuda::device_values(),
-                 .run_rules = true});
+  enforce(call, dispatch::check_options(call.q.device.is_cpu(), contract, options));
 }
 
 void run(const PrefillCall& call, const RunOptions& options) {
@@ -54,18 +44,21 @@ void run(const PrefillCall& call, const RunOptions& options) {
   if (resolve(call.q.device, options.backend) == Backend::kCpu) {
     cpu::prefill(problem, options.threads);
   } else if (call.q.device.is_cuda()) {
-    cuda::prefill(problem, cuda_launch(call.q.device, options));
+    cuda::prefill(problem, with_workspace(dispatch::cuda_launch(call.q.device, options), problem, options,
+                                          &cuda::prefill_workspace_bytes));
   } else {
     cuda::prefill_from_host(problem, options.batch_invariant);
   }
 }
 
 void run(const DecodeCall& call, const RunOptions& options) {
-  const DecodeProblem problem = dispatch::decode_problem(call);
+  const dispatch::DenseScales dense(call);
+  const DecodeProblem problem = dispatch::decode_problem(dense.call());
   if (resolve(call.q.device, options.backend) == Backend::kCpu) {
     cpu::decode(problem, options.threads);
   } else if (call.q.device.is_cuda()) {
-    cuda::decode(problem, cuda_launch(call.q.device, options));
+    cuda::decode(problem, with_workspace(dispatch::cuda_launch(call.q.device, options), problem, options,
+                                         &cuda::decode_workspace_bytes));
   } else {
     cuda::decode_from_host(problem, options.batch_invariant);
   }
@@ -116,12 +109,12 @@ void decode(const DecodeCall& call, const RunOptions& options) {
 
 std::size_t prefill_workspace_bytes(const PrefillCall& call, const RunOptions& options) {
   if (!call.q.device.is_cuda()) return 0;
-  return cuda::prefill_workspace_bytes(dispatch::prefill_problem(call), cuda_launch(call.q.device, options));
+  return cuda::prefill_workspace_bytes(dispatch::prefill_problem(call), dispatch::cuda_launch(call.q.device, options));
 }
 
 std::size_t decode_workspace_bytes(const DecodeCall& call, const RunOptions& options) {
   if (!call.q.device.is_cuda()) return 0;
-  return cuda::decode_workspace_bytes(dispatch::decode_problem(call), cuda_launch(call.q.device, options));
+  return cuda::decode_workspace_bytes(dispatch::decode_problem(call), dispatch::cuda_launch(call.q.device, options));
 }
 
 }  // namespace sparse_mla

@@ -1,5 +1,8 @@
 #include "dispatch/problems.h"
 
+#include <stdexcept>
+#include <string>
+
 namespace sparse_mla::dispatch {
 namespace {
 
@@ -25,7 +28,31 @@ PoolProblem pool_problem(const PagedPool& pool) {
   return problem;
 }
 
+// Makes the pool's scales dense; `copy` becomes their memory where they are not.
+void make_dense(PagedPool& pool, std::vector<float>& copy) {
+  const Tensor* scales = pool.kv_scales.tensor();
+  if (scales == nullptr || scales->strides[1] == 1 || scales->shape[1] <= 1) return;
+  if (!scales->device.is_cpu()) {
+    throw std::runtime_error("kv_scales on " + to_string(scales->device) +
+                             " must be contiguous in its last dimension, got strides " +
+                             shape_string({scales->strides.data(), 2}) + ": pass kv_scales.contiguous()");
+  }
+  const std::int64_t rows = scales->shape[0], groups = scales->shape[1];
+  copy.reserve(static_cast<std::size_t>(rows * groups));
+  for (std::int64_t row = 0; row < rows; ++row) {
+    for (std::int64_t group = 0; group < groups; ++group) {
+      copy.push_back(scales->as<const float>()[row * scales->strides[0] + group * scales->strides[1]]);
+    }
+  }
+  pool.kv_scales = Tensor(copy.data(), DType::kFloat32, {rows, groups});
+}
+
 }  // namespace
+
+DenseScales::DenseScales(const DecodeCall& call) : call_(call) {
+  make_dense(call_.pool, copies_[0]);
+  if (call_.second_pool) make_dense(*call_.second_pool, copies_[1]);
+}
 
 PrefillProblem prefill_problem(const PrefillCall& call) {
   PrefillProblem problem;

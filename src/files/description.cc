@@ -383,10 +383,11 @@ DescribedCall read_description(const std::string& path) {
 }
 
 bool looks_like_description(std::span<const std::byte> bytes) noexcept {
-  const std::string_view text(reinterpret_cast<const char*>(bytes.data()), std::min<std::size_t>(bytes.size(), 8));
+  std::string_view text(reinterpret_cast<const char*>(bytes.data()), std::min<std::size_t>(bytes.size(), 8));
+  if (text.starts_with("\xEF\xBB\xBF")) text.remove_prefix(3);  // a byte-order mark, which the JSON parser skips too
   const std::size_t first = text.find_first_not_of(" \t\r\n");
   // A header length of 8 bytes that a file can hold ends in zero bytes; no JSON text holds one.
-  return first == std::string_view::npos ? text.size() == 8 : text[first] == '{' && text.find('\0') == text.npos;
+  return first == std::string_view::npos ? bytes.size() >= 8 : text[first] == '{' && text.find('\0') == text.npos;
 }
 
 }  // namespace sparse_mla::files

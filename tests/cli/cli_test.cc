@@ -72,6 +72,10 @@ TEST(Usage, ErrorsAreOneLine) {
   expect_failure(run_program({"make-case"}), "A subcommand is required" + more);
   expect_failure(run_program({"make-case", "prefill", "-o", "x", "--s-q", "many"}),
                  "Could not convert: --s-q = many" + more);
+  expect_failure(run_program({"make-case", "prefill", "-o", "x", "--seed", "-1"}),
+                 "--seed: must be a number from 0 to 2^64-1, got -1" + more);
+  expect_failure(run_program({"demo", "--seed", "18446744073709551616"}),
+                 "--seed: must be a number from 0 to 2^64-1, got 18446744073709551616" + more);
 }
 
 TEST(Files, MissingAndBrokenInputsAreNamed) {
@@ -205,6 +209,14 @@ TEST(Check, JsonNamesEveryBrokenRuleInTheContractsOrder) {
   EXPECT_THAT(messages,
               ElementsAre("kv must be a CUDA tensor", "topk_length values must satisfy 0 <= topk_length <= topk (128)",
                           "q_scale must be a torch.Tensor"));
+}
+
+TEST(Check, ADescriptionCannotBeRun) {
+  const TemporaryFolder folder;
+  const std::string path = folder.write("call.json", kDescription);
+  expect_failure(run_program({"prefill", path, "-o", folder.path("out")}),
+                 path + ": is a description of a call, without its data: it can be checked, not run");
+  EXPECT_THAT(folder.names(), ElementsAre("call.json"));
 }
 
 TEST(Check, TextTellsWhatWasExpectedWhatCameAndTheFix) {

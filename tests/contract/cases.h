@@ -34,9 +34,14 @@ struct Case {
 
 const std::vector<Case<ValidPrefill>>& prefill_cases();
 const std::vector<Case<ValidDecode>>& decode_cases();
+const std::vector<Case<ValidKv>>& kv_cases();
 
 // The valid call of a case: of the general API or of the contract.
 inline void prepare(ValidPrefill& valid, bool contract) { valid.options.contract = contract; }
+// For transfers, which have one set of rules: an append with given scales, or a gather.
+inline void prepare(ValidKv& valid, bool append) {
+  if (append) valid.make_append();
+}
 inline void prepare(ValidDecode& valid, bool contract) {
   if (!contract) valid.make_general();
 }

@@ -22,7 +22,7 @@ What a call must hold, rule by rule, and what is said when it does not. The text
 - The first broken rule, in the order below, is raised. `check` reports every broken rule in the same order, leaving out
   those that mean nothing because of another one (the width of a tensor of the wrong rank).
 - `#` is the rule's number in the entry point's contract. `B8` is what the decode contract leaves to the implementation,
-  `D` a rule of this library's own.
+  `KV` a rule of the KV cache (docs/kv-formats.md), `D` a rule of this library's own.
 - *Asked by*: `contract` is the entry point that the section names, `general` is the API with fewer conditions
   (`prefill`, `decode`), `both` is both. In a message `{call}` is the name of the function that was called.
 - *Looks at*: `metadata` (shape, dtype, strides, addresses) always; `device` unless a captured call is checked without
@@ -57,8 +57,8 @@ std::string_view looks_at(RuleStage stage) {
   return "metadata";
 }
 
-void write_section(std::ostream& page, EntryPoint entry_point, std::string_view general_name, ErrorClass error_class) {
-  page << "\n## `" << entry_point_name(entry_point) << "` and `" << general_name << "`\n\nRaises "
+void write_section(std::ostream& page, EntryPoint entry_point, std::string_view heading, ErrorClass error_class) {
+  page << "\n## `" << entry_point_name(entry_point) << "` and " << heading << "\n\nRaises "
        << error_class_name(error_class) << " (C++: `"
        << (error_class == ErrorClass::kValueError ? "InvalidCall`, a std::invalid_argument"
                                                   : "RefusedCall`, a std::runtime_error")
@@ -75,8 +75,10 @@ void write_section(std::ostream& page, EntryPoint entry_point, std::string_view 
 std::string contract_page() {
   std::ostringstream page;
   page << kHead;
-  write_section(page, EntryPoint::kPrefill, "prefill", ErrorClass::kValueError);
-  write_section(page, EntryPoint::kDecode, "decode", ErrorClass::kRuntimeError);
+  write_section(page, EntryPoint::kPrefill, "`prefill`", ErrorClass::kValueError);
+  write_section(page, EntryPoint::kDecode, "`decode`", ErrorClass::kRuntimeError);
+  write_section(page, EntryPoint::kKvTransfer, "the calls that append, dequantise, convert and gather",
+                ErrorClass::kValueError);
   return page.str();
 }
 

@@ -252,6 +252,8 @@ std::vector<Case<V>> other_argument_cases() {
       {"decode-softmax-scale-finite", true,
        [](V& v) { v.call.softmax_scale = std::numeric_limits<double>::infinity(); },
        "softmax_scale must be finite, got inf", "softmax_scale"},
+      {"decode-softmax-scale-finite", true, [](V& v) { v.call.softmax_scale = 1e300; },
+       "softmax_scale must be finite, got 1e+300", "softmax_scale"},
   };
 }
 

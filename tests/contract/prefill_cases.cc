@@ -17,6 +17,11 @@ std::vector<Case<V>> input_cases() {
          v.call.q = Tensor(nowhere(0), kFp8, {2, 64}, kGpu);
        },
        "q must have shape (s_q, h_q, d_qk), got (2, 64)", "q"},
+      {"prefill-q-rank", true,
+       [](V& v) {  // what the last dimension holds is no row, and nothing is said about its alignment
+         v.call.q = Tensor(nowhere(0), kFp8, {2, 64, 576, 1}, kGpu);
+       },
+       "q must have shape (s_q, h_q, d_qk), got (2, 64, 576, 1)", "q"},
       {"prefill-kv-rank", true,
        [](V& v) {
          v.call.kv = Tensor(nowhere(1), kFp8, {1024, 576}, kGpu);
@@ -235,6 +240,8 @@ std::vector<Case<V>> scale_cases() {
        "kv_scale must be finite, got -inf at [0]", "kv_scale"},
       {"prefill-sm-scale-finite", true, [](V& v) { v.call.sm_scale = std::nan(""); },
        "sm_scale must be finite, got nan", "sm_scale"},
+      {"prefill-sm-scale-finite", true, [](V& v) { v.call.sm_scale = -1e39; },  // past what float32 holds
+       "sm_scale must be finite, got -1e+39", "sm_scale"},
   };
 }
 

@@ -7,6 +7,7 @@
 #include <cstdint>
 
 #include "sparse_mla/contract.h"
+#include "sparse_mla/kv_cache.h"
 
 namespace sparse_mla::contract_test {
 
@@ -105,6 +106,44 @@ struct ValidDecode {
             .kv_indices = Tensor(nowhere(address + 1), DType::kInt32, {kIndices}, device),
             .kv_indptr = Tensor(values.indptr.data(), DType::kInt32, {kTokens + 1}, device),
             .kv_scales = Tensor(values.scales.data(), DType::kFloat32, {kPages, kWidth / 64}, device)};
+  }
+};
+
+// A gather with remapped indices; make_append() turns it into an append with given scales.
+struct ValidKv {
+  static constexpr std::int64_t kRows = 40, kCount = 6, kWidth = 512, kGroups = 8;
+  using Call = KvCall;
+
+  std::array<std::int32_t, kCount> slots{3, -1, 39, 0, 5, 5};
+  std::array<std::int64_t, kCount> targets{9, 8, 7, -1, 1, 0};
+  std::array<float, kCount * kGroups> given{};
+  KvCall call;
+  CheckOptions options{.values = true, .run_rules = true};
+
+  explicit ValidKv(Device device = kGpu) {
+    given.fill(0.5f);
+    call.source.format = KvFormat::kUnifiedFp8_1x64;
+    call.source.data = Tensor(nowhere(0), DType::kFloat8E4M3FN, {kRows, kWidth}, device);
+    call.source.scales = Tensor(nowhere(1), DType::kFloat32, {kRows, kGroups}, device);
+    call.target.format = KvFormat::kQ8Kv8_512;
+    call.target.data = Tensor(nowhere(2), DType::kFloat8E4M3FN, {10, kWidth}, device);
+    call.target.scales = Tensor(nowhere(3), DType::kFloat32, {1}, device);
+    call.source_slots = Tensor(slots.data(), DType::kInt32, {kCount}, device);
+    call.remapped = Tensor(nowhere(4), DType::kInt32, {kCount}, device);
+  }
+  ValidKv(const ValidKv&) = delete;  // the call points into this object
+
+  void make_append() {
+    call.source.format = std::nullopt;
+    call.source.data = Tensor(nowhere(0), DType::kBFloat16, {kCount, kWidth}, kGpu);
+    call.source.scales = std::nullopt;
+    call.target.format = KvFormat::kUnifiedFp8_1x64;
+    call.target.scales = Tensor(nowhere(3), DType::kFloat32, {10, kGroups}, kGpu);
+    call.source_slots = std::nullopt;
+    call.remapped = std::nullopt;
+    call.target_slots = Tensor(targets.data(), DType::kInt64, {kCount}, kGpu);
+    call.scaling = KvScaling::kGiven;
+    call.scales = Tensor(given.data(), DType::kFloat32, {kCount, kGroups}, kGpu);
   }
 };
 

@@ -179,6 +179,7 @@ TEST(Description, IsToldFromASafetensorsFile) {
   const auto looks = [](const std::string& text) { return looks_like_description(std::as_bytes(std::span(text))); };
   EXPECT_TRUE(looks("{\"entry_point\":1}"));
   EXPECT_TRUE(looks(" \n{}"));
+  EXPECT_TRUE(looks("\xEF\xBB\xBF{\"entry_point\":1}"));  // as editors on Windows save it
   EXPECT_TRUE(looks("            {}"));
   EXPECT_FALSE(looks(sparse_mla::testing::safetensors_bytes("{" + std::string(0x7B - 1, ' '))));
   EXPECT_FALSE(looks(""));

@@ -2,6 +2,8 @@
 
 #include <gmock/gmock.h>
 #include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <csignal>
 #include <cstring>
@@ -316,6 +318,46 @@ TEST(AtomicFile, CommitReplacesTheFileAndFollowsALink) {
   EXPECT_THAT(folder.names(), ElementsAre("link", "real"));
 }
 
+TEST(AtomicFile, CommitFollowsALinkToWhereNothingIsYet) {
+  const TemporaryFolder folder;
+  std::filesystem::create_symlink("second", folder.path("link"));
+  std::filesystem::create_symlink("real", folder.path("second"));
+  AtomicFile file(folder.path("link"));
+  file.write(std::as_bytes(std::span(std::string_view("new"))));
+  file.commit();
+  EXPECT_EQ(content_of(folder.path("real")), "new");
+  EXPECT_TRUE(std::filesystem::is_symlink(folder.path("link")));
+  EXPECT_THAT(folder.names(), ElementsAre("link", "real", "second"));
+}
+
+TEST(AtomicFile, ANameMayBeAsLongAsTheFileSystemTakes) {
+  const TemporaryFolder folder;
+  const std::string name(255, 'n');
+  AtomicFile(folder.path(name)).commit();
+  EXPECT_THAT(folder.names(), ElementsAre(name));
+}
+
+// As in containers, where one process after the other has the same number.
+TEST(AtomicFile, WhatAKilledProcessLeftIsInNobodysWay) {
+  const TemporaryFolder folder;
+  const pid_t killed = ::fork();
+  if (killed == 0) {
+    const AtomicFile file(folder.path("out"));
+    ::_exit(0);  // no destructor runs
+  }
+  ::waitpid(killed, nullptr, 0);
+  ASSERT_EQ(folder.names().size(), 1u);
+  std::string left = folder.names().front();
+  const std::string its_number = "." + std::to_string(killed) + ".";
+  ASSERT_NE(left.find(its_number), std::string::npos);
+  const std::string mine =
+      left.replace(left.find(its_number), its_number.size(), "." + std::to_string(::getpid()) + ".");
+  folder.write(mine, "left");
+  AtomicFile(folder.path("out")).commit();
+  EXPECT_EQ(content_of(folder.path(mine)), "left");
+  EXPECT_EQ(content_of(folder.path("out")), "");
+}
+
 std::string write_error(const std::string& path) {
   try {
     require_writable(path);
@@ -334,6 +376,10 @@ TEST(AtomicFile, UnwritableTargetsAreRefused) {
   folder.write("file", "x");
   EXPECT_EQ(write_error(folder.path("file/out")), folder.path("file/out") + ": cannot be written: Not a directory");
   EXPECT_EQ(write_error(folder.path("good")), "no error");
+  std::filesystem::create_symlink("round", folder.path("round"));
+  EXPECT_EQ(write_error(folder.path("round")),
+            folder.path("round") + ": cannot be written: Too many levels of symbolic links");
+  std::filesystem::remove(folder.path("round"));
   EXPECT_THAT(folder.names(), ElementsAre("file"));
 }
 

@@ -101,6 +101,9 @@ __device__ inline void st_shared_b8(std::uint32_t address, std::uint32_t value) 
 __device__ inline void st_shared_f32(std::uint32_t address, float value) {
   asm volatile("st.shared.f32 [%0], %1;" ::"r"(address), "f"(value) : "memory");
 }
+__device__ inline void st_shared_f32x2(std::uint32_t address, float first, float second) {
+  asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(address), "f"(first), "f"(second) : "memory");
+}
 __device__ inline void st_shared_v2(std::uint32_t address, uint2 value) {
   asm volatile("st.shared.v2.b32 [%0], {%1, %2};" ::"r"(address), "r"(value.x), "r"(value.y) : "memory");
 }

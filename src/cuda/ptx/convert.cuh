@@ -18,6 +18,13 @@ __device__ inline float lg2(float x) {
   return y;
 }
 
+// min.NaN.xorsign.abs.f32, PTX ISA 7.2: the smaller magnitude, under the product of the signs; NaN where either is.
+__device__ inline float min_nan_xorsign_abs(float a, float b) {
+  float c;
+  asm("min.NaN.xorsign.abs.f32 %0, %1, %2;" : "=f"(c) : "f"(a), "f"(b));
+  return c;
+}
+
 // prmt.b32: four bytes of {b, a} picked by the nibbles of the selector.
 __device__ inline std::uint32_t prmt(std::uint32_t a, std::uint32_t b, std::uint32_t selector) {
   return __byte_perm(a, b, selector);

@@ -24,6 +24,28 @@ __device__ inline void mbarrier_arrive_release_cluster(std::uint32_t barrier) {
   asm volatile("mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
 
+// The same two in the threads where `arrives` is true, without a branch.
+__device__ inline void mbarrier_arrive_if(std::uint32_t barrier, bool arrives) {
+  asm volatile(
+      "{\n"
+      ".reg .pred p;\n"
+      "setp.ne.u32 p, %1, 0;\n"
+      "@p mbarrier.arrive.shared::cta.b64 _, [%0];\n"
+      "}\n" ::"r"(barrier),
+      "r"(static_cast<std::uint32_t>(arrives))
+      : "memory");
+}
+__device__ inline void mbarrier_arrive_cluster_if(std::uint32_t barrier, bool arrives) {
+  asm volatile(
+      "{\n"
+      ".reg .pred p;\n"
+      "setp.ne.u32 p, %1, 0;\n"
+      "@p mbarrier.arrive.shared::cluster.b64 _, [%0];\n"
+      "}\n" ::"r"(barrier),
+      "r"(static_cast<std::uint32_t>(arrives))
+      : "memory");
+}
+
 // mbarrier.arrive.expect_tx: one arrival, and `bytes` more to come by asynchronous copies.
 __device__ inline void mbarrier_arrive_expect_tx(std::uint32_t barrier, std::uint32_t bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
@@ -74,6 +96,24 @@ __device__ inline void mbarrier_wait(std::uint32_t barrier, std::uint32_t parity
       "DONE:\n"
       "}\n" ::"r"(barrier),
       "r"(parity)
+      : "memory");
+}
+
+// Waits for two at once: both are asked before either answer is used.
+__device__ inline void mbarrier_wait_two(std::uint32_t first, std::uint32_t first_parity, std::uint32_t second,
+                                         std::uint32_t second_parity) {
+  asm volatile(
+      "{\n"
+      ".reg .pred p, q;\n"
+      "WAIT:\n"
+      "mbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1;\n"
+      "mbarrier.try_wait.parity.shared::cta.b64 q, [%2], %3;\n"
+      "and.pred p, p, q;\n"
+      "@p bra DONE;\n"
+      "bra WAIT;\n"
+      "DONE:\n"
+      "}\n" ::"r"(first),
+      "r"(first_parity), "r"(second), "r"(second_parity)
       : "memory");
 }
 

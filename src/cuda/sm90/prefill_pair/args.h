@@ -5,6 +5,12 @@
 
 namespace sparse_mla::cuda::sm90::prefill_pair {
 
+#ifdef __CUDACC__
+#define SPARSE_MLA_PAIR_HOST_DEVICE __host__ __device__
+#else
+#define SPARSE_MLA_PAIR_HOST_DEVICE
+#endif
+
 // A row of work is one query and one block of 128 heads; rows are numbered query-major.
 struct Args {
   const std::uint8_t* q = nullptr;  // [s_q, h_q, d_qk] e4m3
@@ -12,13 +18,20 @@ struct Args {
   std::int64_t q_head_stride = 0;
   const std::uint8_t* kv = nullptr;  // [s_kv, d_qk] e4m3
   std::uint32_t kv_row_stride = 0;
-  std::uint32_t s_kv = 0;                 // an index at or past it names no token
-  const std::int32_t* indices = nullptr;  // [s_q, topk]
-  std::int64_t indices_row_stride = 0;    // elements
+  std::uint32_t s_kv = 0;                     // an index at or past it names no token
+  const std::int32_t* indices = nullptr;      // [s_q, topk]
+  std::int64_t indices_row_stride = 0;        // elements
   const std::int32_t* topk_length = nullptr;  // [s_q] or null
   std::int32_t topk = 0;
   std::uint32_t rows = 0;         // s_q * head_blocks
   std::uint32_t head_blocks = 0;  // h_q / 128
+  // Which query and which block of heads a row is. One block is the usual case, and a division is a hundred cycles.
+  SPARSE_MLA_PAIR_HOST_DEVICE std::uint32_t query_of(std::uint32_t row) const {
+    return head_blocks == 1 ? row : row / head_blocks;
+  }
+  SPARSE_MLA_PAIR_HOST_DEVICE std::uint32_t head_block_of(std::uint32_t row) const {
+    return head_blocks == 1 ? 0 : row % head_blocks;
+  }
   const float* attn_sink = nullptr;  // [h_q] or null
   const float* q_scale = nullptr;    // one value or null (1)
   const float* kv_scale = nullptr;
@@ -29,12 +42,6 @@ struct Args {
 };
 
 inline constexpr std::int32_t kTurn = 128;  // tokens of a turn (policy.h's kTurnTokens)
-
-#ifdef __CUDACC__
-#define SPARSE_MLA_PAIR_HOST_DEVICE __host__ __device__
-#else
-#define SPARSE_MLA_PAIR_HOST_DEVICE
-#endif
 
 // Turns of a row with this many index slots. A row with none takes one turn in which no token is valid.
 SPARSE_MLA_PAIR_HOST_DEVICE constexpr std::uint32_t turns_of(std::int32_t length) {

@@ -38,6 +38,16 @@ struct Barriers {
     ptx::mbarrier_wait(at<kEdge>(slot), parity);
 #endif
   }
+  template <Edge kFirst, Edge kSecond>
+  __device__ void wait_two(std::uint32_t first_slot, std::uint32_t first_parity, std::uint32_t second_slot,
+                           std::uint32_t second_parity) const {
+#ifdef SPARSE_MLA_TRAP_ON_HANG
+    wait<kFirst>(first_slot, first_parity);
+    wait<kSecond>(second_slot, second_parity);
+#else
+    ptx::mbarrier_wait_two(at<kFirst>(first_slot), first_parity, at<kSecond>(second_slot), second_parity);
+#endif
+  }
   template <Edge kEdge>
   __device__ void arrive(std::uint32_t slot) const {
     ptx::mbarrier_arrive(at<kEdge>(slot));

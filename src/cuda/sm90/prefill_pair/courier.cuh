@@ -14,7 +14,7 @@
 
 namespace sparse_mla::cuda::sm90::prefill_pair {
 
-// q as [s_q, h_q, d_qk] bytes: boxes of 128 heads by 128 (swizzle 128) and by 64 bytes (swizzle 64).
+// q as [s_q, h_q, d_qk] bytes: boxes of 64 heads by 128 (swizzle 128) and by 64 bytes (swizzle 64).
 struct QueryMaps {
   CUtensorMap wide;
   CUtensorMap narrow;
@@ -28,7 +28,8 @@ struct Courier {
   Barriers<P> barriers;
   std::uint32_t rank;
 
-  static constexpr std::uint32_t kQueryBytes = kHeads * (kHalfDims + 128 + (kRope<P> ? kRopeDims : 0));
+  static constexpr std::uint32_t kGroupHeads = kHeads / kMmaGroups;
+  static constexpr std::uint32_t kQueryBytes = kGroupHeads * (kHalfDims + 128 + (kRope<P> ? kRopeDims : 0));
   static constexpr std::uint32_t kProbsBytes = kHeads * kOwnTokens;
   static constexpr std::uint32_t kFrameBytes = kHeads * sizeof(float);
 
@@ -48,36 +49,46 @@ struct Courier {
   }
 
  private:
-  // Own half, tail and rope of the row's 128 heads. `number` counts the rows of this CTA.
+  // Own half, tail and rope of the row's 128 heads, each WG's 64 as soon as that WG is done with the row before.
+  // `number` counts the rows of this CTA.
   __device__ void load_query(std::uint32_t row, std::uint32_t number) const {
     const RingPosition<1> at(number);
-    barriers.template wait<Edge::q_free>(0, at.empty_parity());
-    const std::int32_t query = static_cast<std::int32_t>(row / args.head_blocks);
-    const std::int32_t head = static_cast<std::int32_t>(row % args.head_blocks) * kHeads;
-    const std::uint32_t ready = barriers.template at<Edge::q_ready>(0);
-    if (ptx::elect_sync()) {
-      ptx::mbarrier_arrive_expect_tx(ready, kQueryBytes);
-      for (int panel = 0; panel < 2; ++panel)
-        ptx::cp_async_bulk_tensor_3d(ptx::shared_address(shared.q_own[panel]), &maps.wide,
-                                     static_cast<std::int32_t>(rank * kHalfDims) + panel * 128, head, query, ready);
-      ptx::cp_async_bulk_tensor_3d(ptx::shared_address(shared.q_tail), &maps.wide,
-                                   static_cast<std::int32_t>((rank ^ 1) * kHalfDims) + 128, head, query, ready);
-      if constexpr (kRope<P>)
-        ptx::cp_async_bulk_tensor_3d(ptx::shared_address(shared.q_rope), &maps.narrow, kValueDims, head, query, ready);
+    const std::int32_t query = static_cast<std::int32_t>(args.query_of(row));
+    for (std::uint32_t group = 0; group < kMmaGroups; ++group) {
+      const std::int32_t head = static_cast<std::int32_t>(args.head_block_of(row) * kHeads + group * kGroupHeads);
+      barriers.template wait<Edge::q_free>(group, at.empty_parity());
+      if (ptx::elect_sync()) copy_query(query, head, group);
+      __syncwarp();
     }
-    __syncwarp();
+  }
+
+  __device__ void copy_query(std::int32_t query, std::int32_t head, std::uint32_t group) const {
+    const std::uint32_t ready = barriers.template at<Edge::q_ready>(group);
+    const std::uint32_t wide = group * (kGroupHeads * 128), narrow = group * (kGroupHeads * 64);
+    const std::int32_t own = static_cast<std::int32_t>(rank * kHalfDims);
+    const std::int32_t tail = static_cast<std::int32_t>((rank ^ 1) * kHalfDims) + 128;
+    ptx::mbarrier_arrive_expect_tx(ready, kQueryBytes);
+    for (int panel = 0; panel < 2; ++panel)
+      ptx::cp_async_bulk_tensor_3d(ptx::shared_address(shared.q_own[panel]) + wide, &maps.wide, own + panel * 128, head,
+                                   query, ready);
+    ptx::cp_async_bulk_tensor_3d(ptx::shared_address(shared.q_tail) + wide, &maps.wide, tail, head, query, ready);
+    if constexpr (kRope<P>)
+      ptx::cp_async_bulk_tensor_3d(ptx::shared_address(shared.q_rope) + narrow, &maps.narrow, kValueDims, head, query,
+                                   ready);
   }
 
   // Half of a coming row's q each CTA of the pair, into L2.
   __device__ void prefetch_query(std::uint32_t row) const {
     if (row >= args.rows) return;
-    const std::int32_t query = static_cast<std::int32_t>(row / args.head_blocks);
-    const std::int32_t head = static_cast<std::int32_t>(row % args.head_blocks) * kHeads;
+    const std::int32_t query = static_cast<std::int32_t>(args.query_of(row));
     if (ptx::elect_sync()) {
-      for (int panel = 0; panel < 2; ++panel)
-        ptx::cp_async_bulk_prefetch_tensor_3d(&maps.wide, static_cast<std::int32_t>(rank * kHalfDims) + panel * 128, head,
-                                              query);
-      if (kRope<P> && rank == 0) ptx::cp_async_bulk_prefetch_tensor_3d(&maps.narrow, kValueDims, head, query);
+      for (std::uint32_t group = 0; group < kMmaGroups; ++group) {
+        const std::int32_t head = static_cast<std::int32_t>(args.head_block_of(row) * kHeads + group * kGroupHeads);
+        for (int panel = 0; panel < 2; ++panel)
+          ptx::cp_async_bulk_prefetch_tensor_3d(&maps.wide, static_cast<std::int32_t>(rank * kHalfDims) + panel * 128,
+                                                head, query);
+        if (kRope<P> && rank == 0) ptx::cp_async_bulk_prefetch_tensor_3d(&maps.narrow, kValueDims, head, query);
+      }
     }
     __syncwarp();
   }

@@ -39,7 +39,8 @@ inline constexpr std::array<Handshake, kEdges> kHandshakes = {{
     {Edge::keys_ready, Role::rest_loader, Role::mma, P.own_stages, 2,
      "rest[], own[slot], info[slot] have landed and are fenced; one arrival of each of the two loaders"},
     {Edge::rest_free, Role::mma, Role::rest_loader, P.rest_stages, kMmaWarps, "rest[slot]: its scores are complete"},
-    {Edge::own_free, Role::mma, Role::own_loader, P.own_stages, kMmaWarps, "own[slot]: scored, and its values are taken"},
+    {Edge::own_free, Role::mma, Role::own_loader, P.own_stages, kMmaWarps,
+     "own[slot]: scored, and its values are taken"},
     {Edge::values_ready, Role::courier, Role::mma, P.peer_stages, 2,
      "peer[slot] (arrival of its loader), probs_own[], frame_own[] fenced (arrival of the courier), probs_peer[slot], "
      "frame_peer[slot] (bytes from the peer's courier)"},
@@ -49,10 +50,12 @@ inline constexpr std::array<Handshake, kEdges> kHandshakes = {{
      "probs_own[slot]: its products are done, and (the courier's arrival) the peer has its copy"},
     {Edge::peer_probs_free, Role::peer_mma, Role::courier, P.probs_peer_stages, kMmaWarps,
      "the peer's probs_peer[slot]: its products are done"},
-    {Edge::q_ready, Role::courier, Role::mma, 1, 1, "q_own, q_rope, by bytes"},
-    {Edge::q_free, Role::mma, Role::courier, 1, kMmaWarps, "q_own, q_rope: the row's last scores are complete"},
-    {Edge::message_ready, Role::peer_mma, Role::mma, 2 * kMmaGroups, 1, "message[turn of agreement % 2], one WG's heads"},
-    {Edge::scales_ready, Role::mma, Role::mma, 4, kMmaWarps, "scale_out[row % 4], frame_out[row % 4]"},
+    {Edge::q_ready, Role::courier, Role::mma, kMmaGroups, 1, "q_own, q_tail, q_rope: the WG's 64 heads, by bytes"},
+    {Edge::q_free, Role::mma, Role::courier, kMmaGroups, kMmaWarps / kMmaGroups,
+     "the same: the row's last scores are complete"},
+    {Edge::message_ready, Role::peer_mma, Role::mma, 2 * kMmaGroups, 1,
+     "message[turn of agreement % 2], one WG's heads"},
+    {Edge::scales_ready, Role::mma, Role::mma, 4, kMmaWarps * 32, "scale_out[row % 4], frame_out[row % 4]"},
 }};
 
 template <Policy P>
@@ -62,8 +65,7 @@ constexpr int first_barrier(Edge edge) {
   return first;
 }
 template <Policy P>
-inline constexpr int kBarriers =
-    first_barrier<P>(static_cast<Edge>(kEdges - 1)) + kHandshakes<P>[kEdges - 1].slots;
+inline constexpr int kBarriers = first_barrier<P>(static_cast<Edge>(kEdges - 1)) + kHandshakes<P>[kEdges - 1].slots;
 
 template <Policy P, Edge kEdge>
 inline constexpr Handshake kHandshake = kHandshakes<P>[static_cast<int>(kEdge)];

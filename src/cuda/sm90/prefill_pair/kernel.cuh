@@ -19,9 +19,6 @@ __device__ inline float octaves_per_score(const Args& args) {
 }
 
 // nvcc 13.0 writes a host stub that does not compile for a kernel with a struct as template argument, hence the int.
-#ifdef SPARSE_MLA_CLOCKS
-__device__ long long g_cycles[132];
-#endif
 template <int kDqk>
 __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(kThreads, 1)
     attend(const __grid_constant__ Args args, const __grid_constant__ QueryMaps maps) {
@@ -41,9 +38,6 @@ __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(kThreads, 1)
   ptx::cluster_arrive();
   ptx::cluster_wait();
 
-#ifdef SPARSE_MLA_CLOCKS
-  const long long start = clock64();
-#endif
   // Uniform registers, and nothing that the compiler would make anew from special registers.
   const std::uint32_t base = __reduce_or_sync(0xFFFFFFFFu, ptx::shared_address(bytes));
   if (group < kMmaGroups) {
@@ -63,9 +57,6 @@ __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(kThreads, 1)
     if (warp == 3) Courier<P>{args, maps, shared, barriers, rank}.run(cluster, clusters);
     __syncwarp();
   }
-#ifdef SPARSE_MLA_CLOCKS
-  if (threadIdx.x == 0) g_cycles[blockIdx.x] = clock64() - start;
-#endif
   // Neither CTA leaves while the other one may still write to it or read from it.
   ptx::cluster_arrive();
   ptx::cluster_wait();

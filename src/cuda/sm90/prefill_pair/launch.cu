@@ -1,5 +1,3 @@
-#include "cuda/sm90/prefill_pair/launch.h"
-
 #include <cuda.h>
 #include <cuda_runtime_api.h>
 
@@ -7,6 +5,7 @@
 #include <cstdint>
 
 #include "cuda/sm90/prefill_pair/kernel.cuh"
+#include "cuda/sm90/prefill_pair/launch.h"
 
 namespace sparse_mla::cuda::sm90::prefill_pair {
 namespace {
@@ -50,17 +49,17 @@ cudaError_t find_encoder(EncodeTiled& encode) {
   return cudaSuccess;
 }
 
-// q as bytes [s_q, h_q, d_qk], boxes of 128 heads by `width` bytes.
+// q as bytes [s_q, h_q, d_qk], boxes of 64 heads by `width` bytes.
 bool make_map(CUtensorMap& map, EncodeTiled encode, const PrefillProblem& problem, std::uint32_t width,
               CUtensorMapSwizzle swizzle) {
   const cuuint64_t sizes[3] = {static_cast<cuuint64_t>(problem.d_qk), static_cast<cuuint64_t>(problem.h_q),
                                static_cast<cuuint64_t>(problem.s_q)};
   const cuuint64_t strides[2] = {static_cast<cuuint64_t>(problem.q_head_stride),
                                  static_cast<cuuint64_t>(problem.q_row_stride)};
-  const cuuint32_t box[3] = {width, kHeads, 1};
+  const cuuint32_t box[3] = {width, kHeads / kMmaGroups, 1};
   const cuuint32_t steps[3] = {1, 1, 1};
-  return encode(&map, CU_TENSOR_MAP_DATA_TYPE_UINT8, 3, const_cast<std::uint8_t*>(problem.q), sizes, strides, box, steps,
-                CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+  return encode(&map, CU_TENSOR_MAP_DATA_TYPE_UINT8, 3, const_cast<std::uint8_t*>(problem.q), sizes, strides, box,
+                steps, CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
                 CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
 }
 
@@ -74,8 +73,7 @@ int launch_for(const PrefillProblem& problem, const LaunchContext& context) noex
     return cudaErrorInvalidValue;
   const Args args = make_args(problem);
   constexpr int kBytes = static_cast<int>(sizeof(Shared<kPolicyFor<kDqk>>));
-  const cudaError_t error =
-      cudaFuncSetAttribute(attend<kDqk>, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
+  const cudaError_t error = cudaFuncSetAttribute(attend<kDqk>, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
   if (error != cudaSuccess) return error;
   const auto pairs = static_cast<std::uint32_t>(std::max(context.multiprocessors / 2, 1));
   const dim3 grid(2 * std::min(args.rows, pairs));
@@ -105,8 +103,7 @@ std::size_t workspace_bytes(const PrefillProblem&, const LaunchContext&) { retur
 
 int launch(const PrefillProblem& problem, const LaunchContext& context) noexcept {
   if (problem.s_q == 0) return cudaSuccess;
-  return problem.d_qk == 576 ? launch_for<576>(problem, context)
-                             : launch_for<512>(problem, context);
+  return problem.d_qk == 576 ? launch_for<576>(problem, context) : launch_for<512>(problem, context);
 }
 
 }  // namespace sparse_mla::cuda::sm90::prefill_pair

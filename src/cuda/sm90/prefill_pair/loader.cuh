@@ -1,7 +1,7 @@
 // The three loader warps: each fills one ring with rows of kv named by the indices.
 //
-// One warp, one ring, so no ring ever waits behind another one's full slots. A warp copies 64 rows, waits until they have
-// landed, makes them visible to wgmma (proxy fence) and hands the slot over with one arrival.
+// One warp, one ring, so no ring ever waits behind another one's full slots. A warp copies 64 rows, waits until they
+// have landed, makes them visible to wgmma (proxy fence) and hands the slot over with one arrival.
 #pragma once
 
 #include <cstdint>
@@ -43,12 +43,15 @@ __device__ inline bool all_valid(TilePair tokens) {
 // One 16-byte chunk of a kv row; zero where the token is not valid, and nothing of kv is read then.
 template <bool kAllValid>
 __device__ __forceinline__ void copy_chunk(std::uint32_t to, const std::uint8_t* from, std::int32_t token) {
-  if constexpr (kAllValid) ptx::cp_async_16(to, from);
-  else ptx::cp_async_16(to, from, token < 0 ? 0 : 16);
+  if constexpr (kAllValid)
+    ptx::cp_async_16(to, from);
+  else
+    ptx::cp_async_16(to, from, token < 0 ? 0 : 16);
 }
 
 template <bool kAllValid>
-__device__ __forceinline__ const std::uint8_t* kv_row(const std::uint8_t* column, std::int32_t token, std::uint32_t stride) {
+__device__ __forceinline__ const std::uint8_t* kv_row(const std::uint8_t* column, std::int32_t token,
+                                                      std::uint32_t stride) {
   const std::uint32_t row = kAllValid ? token : max(token, 0);
   return column + static_cast<std::uint64_t>(row) * stride;
 }
@@ -114,7 +117,9 @@ enum class Ring : std::uint8_t { rest, own, peer };
 template <Policy P, Ring kRing>
 struct Loader {
   static constexpr Edge kReady = kRing == Ring::peer ? Edge::values_ready : Edge::keys_ready;
-  static constexpr Edge kFree = kRing == Ring::rest ? Edge::rest_free : kRing == Ring::own ? Edge::own_free : Edge::peer_free;
+  static constexpr Edge kFree = kRing == Ring::rest  ? Edge::rest_free
+                                : kRing == Ring::own ? Edge::own_free
+                                                     : Edge::peer_free;
   static constexpr int kReadySlots = kRing == Ring::peer ? P.peer_stages : P.own_stages;
   static constexpr int kSlots = kRing == Ring::rest ? P.rest_stages : kRing == Ring::own ? P.own_stages : P.peer_stages;
 
@@ -136,8 +141,10 @@ struct Loader {
       const TilePair tokens = only_valid(next, args.s_kv);
       barriers.template wait<kFree>(slot, parity);
       const std::uint32_t to = base + slot_offset(slot);
-      if (all_valid(tokens)) copy<true>(to, args.kv_row_stride, tokens, half, rope);
-      else copy<false>(to, args.kv_row_stride, tokens, half, rope);
+      if (all_valid(tokens))
+        copy<true>(to, args.kv_row_stride, tokens, half, rope);
+      else
+        copy<false>(to, args.kv_row_stride, tokens, half, rope);
       ptx::cp_async_commit_group();
       if constexpr (kRing == Ring::own) {
         const std::uint32_t low = __ballot_sync(0xFFFFFFFFu, tokens.low >= 0);
@@ -165,12 +172,15 @@ struct Loader {
 
  private:
   __device__ static const std::int32_t* index_row(const Args& args, std::uint32_t row) {
-    return args.indices + static_cast<std::int64_t>(row / args.head_blocks) * args.indices_row_stride;
+    return args.indices + static_cast<std::int64_t>(args.query_of(row)) * args.indices_row_stride;
   }
   __device__ static std::uint32_t slot_offset(std::uint32_t slot) {
-    if constexpr (kRing == Ring::rest) return offsetof(Shared<P>, rest) + slot * sizeof(typename Shared<P>::Rest);
-    else if constexpr (kRing == Ring::own) return offsetof(Shared<P>, own) + slot * Shared<P>::kHalfTile;
-    else return offsetof(Shared<P>, peer) + slot * Shared<P>::kHalfTile;
+    if constexpr (kRing == Ring::rest)
+      return offsetof(Shared<P>, rest) + slot * sizeof(typename Shared<P>::Rest);
+    else if constexpr (kRing == Ring::own)
+      return offsetof(Shared<P>, own) + slot * Shared<P>::kHalfTile;
+    else
+      return offsetof(Shared<P>, peer) + slot * Shared<P>::kHalfTile;
   }
   template <bool kAllValid>
   __device__ static __forceinline__ void copy(std::uint32_t to, std::uint32_t stride, TilePair tokens,

@@ -1,5 +1,5 @@
-// The two MMA warpgroups. In turn t each of them weighs the values of tile t - 2, scores tile t, and turns the scores into
-// probabilities:
+// The two MMA warpgroups. In turn t each of them weighs the values of tile t - 2, scores tile t, and turns the scores
+// into probabilities:
 //
 //   WG 0   values (t - 2), scores (t) | softmax (t)                | values (t - 1), scores (t + 1) | ...
 //   WG 1   softmax (t - 1)            | values (t - 2), scores (t) | softmax (t)                    | ...
@@ -21,13 +21,6 @@
 #include "cuda/sm90/prefill_pair/softmax.cuh"
 #include "cuda/sm90/prefill_pair/values.cuh"
 #include "cuda/sync/ring.h"
-
-#ifdef SPARSE_MLA_STAMPS
-namespace sparse_mla::cuda::sm90::prefill_pair { static __device__ unsigned g_stamps[2][2][64][16]; }
-#define STAMP(i) if (blockIdx.x < 2 && tile >= 256 && tile < 320 && tid() == 0) g_stamps[blockIdx.x][group][tile - 256][i] = clock()
-#else
-#define STAMP(i)
-#endif
 
 namespace sparse_mla::cuda::sm90::prefill_pair {
 
@@ -62,16 +55,19 @@ struct Mma {
     std::uint32_t turn = 0;        // of that row
     std::uint32_t rows_begun = 0;  // rows before that row
     std::uint32_t agreements = 0;
-    std::uint32_t row_done;        // the row that is written next
+    std::uint32_t row_done;  // the row that is written next
     std::uint32_t rows_done = 0;
-    std::uint32_t ends = 0;        // bit n: tile - 1 - n was the last of its row
-    std::uint32_t third = 0; // tile % 3, and how often that began anew
+    std::uint32_t ends = 0;   // bit n: tile - 1 - n was the last of its row
+    std::uint32_t third = 0;  // tile % 3, and how often that began anew
     std::uint32_t third_lap = 0;
 
     // That of the weighed tile, tile - 2.
     __device__ std::uint32_t weighed_third() const { return third == 2 ? 0 : third + 1; }
+    // That of tile - 1.
+    __device__ std::uint32_t before_third() const { return third == 0 ? 2 : third - 1; }
     __device__ bool weighing() const { return tile >= kLag; }
-    __device__ bool weighed_begins() const { return tile == kLag || (ends & 4) != 0; }
+    // 0 where the weighed tile is the first of its row, else 1.
+    __device__ std::uint32_t weighed_continues() const { return tile == kLag ? 0 : ~(ends >> 2) & 1; }
     __device__ bool weighed_ends() const { return (ends & 2) != 0; }
     __device__ bool begins() const { return turn == 0; }
     __device__ bool agrees() const { return turn < 32 && (P.agree_turns >> turn & 1) != 0; }
@@ -84,8 +80,9 @@ struct Mma {
     for (float& frame : frames) frame = 0.0f;
     load_query_fragments(query, args, cluster, rank, group, thread);
     if (P.take_turns && group == 1) ptx::bar_arrive(kScoresTurnBarrier, kScoresTurnThreads);
+    ValueFragments own_values = {};
     while (at.row_done < args.rows) {
-      const bool ended = turn(at, clusters);
+      const std::uint32_t ended = turn(at, clusters, own_values);
       if (at.weighed_ends()) {
         write_row(at.row_done, at.rows_done++);
         at.row_done += clusters;
@@ -96,10 +93,10 @@ struct Mma {
         at.third = 0;
         ++at.third_lap;
       }
-      at.ends = at.ends << 1 | (ended ? 1 : 0);
+      at.ends = at.ends << 1 | ended;
       ++at.tile;
       ++at.turn;
-      if (ended) {
+      if (ended != 0) {
         at.turn = 0;
         at.row += clusters;
       }
@@ -107,25 +104,20 @@ struct Mma {
   }
 
  private:
-  // One turn. Says whether the scored tile was the last of its row.
-  __device__ __forceinline__ bool turn(const Where& at, std::uint32_t clusters) {
+  // One turn. 1 where the scored tile was the last of its row, else 0. own_values are those of tile t - 2 on
+  // entry and of tile t - 1 on exit: they are taken under the softmax.
+  __device__ __forceinline__ std::uint32_t turn(const Where& at, std::uint32_t clusters, ValueFragments& own_values) {
     const bool scoring = at.row < args.rows;
-    [[maybe_unused]] const std::uint32_t tile = at.tile;
     float scores[32];
-    ValueFragments own_values, peer_values;
-    STAMP(0);
-    const bool move_between = take_values(at, own_values, peer_values);
-    STAMP(1);
-    const bool ended = scoring && wait_for_keys(at);
-    STAMP(2);
+    ValueFragments peer_values;
+    wait_for_tiles(at, scoring);
+    const bool move_between = begin_values(at, peer_values);
     if constexpr (P.take_turns) ptx::bar_sync(kScoresTurnBarrier + group, kScoresTurnThreads);
 
-    // Asked again: a flag kept from above would be spilled.
-    const bool accumulate = at.tile != kLag && (ptx::opaque(at.ends) & 4) == 0;
     settle(own_values);
     settle(peer_values);
     ptx::wgmma_fence();
-    issue_values(out, own_values, probs_own(at), accumulate);
+    issue_values(out, own_values, probs_own(at), at.weighed_continues() != 0);
     ptx::wgmma_commit_group();
     if (move_between) {
       ptx::wgmma_wait_group<0>();
@@ -134,26 +126,25 @@ struct Mma {
     ptx::wgmma_fence();
     issue_values(out, peer_values, probs_peer(at), true);
     ptx::wgmma_commit_group();
-    STAMP(3);
     ptx::wgmma_wait_group<1>();  // the scores take the registers of own_values
-    STAMP(4);
     issue(scores, at);
     ptx::wgmma_commit_group();
     if constexpr (P.take_turns) ptx::bar_arrive(kScoresTurnBarrier + (group ^ 1), kScoresTurnThreads);
-    STAMP(5);
+    const uint4 facts = ptx::ld_shared_v4(info(at));
+    const uint2 used = make_uint2(scoring ? facts.x : 0, scoring ? facts.y : 0);
+    const std::uint32_t ended = __reduce_or_sync(0xFFFFFFFFu, facts.z) & (scoring ? 1u : 0u);
     ptx::wgmma_wait_group<0>();
     ptx::wgmma_touch(scores);
     ptx::wgmma_touch(out[0]);
     ptx::wgmma_touch(out[1]);
-    STAMP(6);
-    release(at, scoring, ended);
-    if (ended && at.row + clusters < args.rows)
+    release(at, scoring, ended != 0);
+    if (ended != 0 && at.row + clusters < args.rows)
       load_query_fragments(query, args, at.row + clusters, rank, group, tid());
-    STAMP(7);
-    if (at.begins()) begin_row(scores, at, scoring, at.row - clusters);
-    STAMP(8);
-    if (scoring) publish(scores, at);
-    STAMP(12);
+    if (at.begins()) begin_row(scores, at, used, at.row - clusters);
+    if (scoring)
+      publish(scores, at, used, own_values);
+    else
+      take_own_values(at, own_values);
     return ended;
   }
 
@@ -171,7 +162,8 @@ struct Mma {
     return peer_base + offset(member);
   }
   // With a lag of two turns and rings of two, tile t - 2 lies where tile t does; own[] and probs_own have three slots.
-  static_assert(kLag == 2 && P.peer_stages == 2 && P.probs_peer_stages == 2 && P.own_stages == 3 && P.probs_own_stages == 3);
+  static_assert(kLag == 2 && P.peer_stages == 2 && P.probs_peer_stages == 2 && P.own_stages == 3 &&
+                P.probs_own_stages == 3);
   __device__ static std::uint32_t two(const Where& at) { return at.tile & 1; }
   __device__ std::uint32_t probs_own(const Where& at) const {
     return address(shared.probs_own) + at.weighed_third() * sizeof(shared.probs_own[0]);
@@ -186,30 +178,43 @@ struct Mma {
     return address(shared.frame_peer) + two(at) * sizeof(shared.frame_peer[0]);
   }
 
-  // The fragments of both halves of the weighed tile, and the accumulator into the frames of own probabilities. Says
-  // whether it must move again for the peer's.
-  __device__ __forceinline__ bool take_values(const Where& at, ValueFragments& own, ValueFragments& peer) {
-    if (at.weighing()) barriers.template wait<Edge::values_ready>(two(at), at.tile >> 1 & 1 ^ 1);
+  // The fragments of own tokens of tile t - 1, which turn t + 1 weighs. Nothing has to be waited for: they were scored.
+  __device__ __forceinline__ void take_own_values(const Where& at, ValueFragments& values) const {
+    load_values(values, address(shared.own) + at.before_third() * sizeof(shared.own[0]) + group * (kOwnTokens * 128),
+                tid());
+    ptx::mbarrier_arrive_if(barriers.template at<Edge::own_free>(at.before_third()), at.tile >= 1 && leads_warp());
+  }
+
+  // Both halves of the weighed tile with their probabilities, the keys of the scored one, and its queries.
+  __device__ __forceinline__ void wait_for_tiles(const Where& at, bool scoring) const {
+    const std::uint32_t values_parity = at.tile >> 1 & 1 ^ 1, keys_parity = at.third_lap & 1;
+    if (scoring && at.begins()) barriers.template wait<Edge::q_ready>(group, at.rows_begun & 1);
+    if (scoring && at.weighing()) {
+      barriers.template wait_two<Edge::values_ready, Edge::keys_ready>(two(at), values_parity, at.third, keys_parity);
+    } else if (scoring) {
+      barriers.template wait<Edge::keys_ready>(at.third, keys_parity);
+    } else {
+      barriers.template wait<Edge::values_ready>(two(at), values_parity);
+    }
+  }
+
+  // The fragments of the peer's tokens of the weighed tile, and the accumulator into the frames of own probabilities.
+  // Says whether it must move again for the peer's. (Before the first weighed tile this is about garbage.)
+  __device__ __forceinline__ bool begin_values(const Where& at, ValueFragments& peer) {
     const std::uint32_t lane = tid() & 31;
     Frames own_frames, peer_frames;
     load_frames(own_frames, frame_own(at), lane);
     load_frames(peer_frames, frame_peer(at), lane);
-    const std::uint32_t panel = group * (kOwnTokens * 128);  // this group's 128 value dims
-    load_values(own, address(shared.own) + at.weighed_third() * sizeof(shared.own[0]) + panel, tid());
-    load_values(peer, address(shared.peer) + two(at) * sizeof(shared.peer[0]) + panel, tid());
-    if (!at.weighing()) return false;
-    if (leads_warp()) {
-      barriers.template arrive<Edge::own_free>(at.weighed_third());
-      barriers.template arrive<Edge::peer_free>(two(at));
-    }
-    if (at.weighed_begins())
+    load_values(peer, address(shared.peer) + two(at) * sizeof(shared.peer[0]) + group * (kOwnTokens * 128), tid());
+    ptx::mbarrier_arrive_if(barriers.template at<Edge::peer_free>(two(at)), at.weighing() && leads_warp());
+    const bool continues = at.weighed_continues() != 0;
 #pragma unroll
-      for (int i = 0; i < 4; ++i) frames[i] = own_frames[i];
+    for (int i = 0; i < 4; ++i) frames[i] = continues ? frames[i] : own_frames[i];
     if (!__any_sync(0xFFFFFFFFu, differ(own_frames, frames) || differ(peer_frames, frames))) return false;
     change_frames(out, frames, own_frames, lane);
     const bool move_between = __any_sync(0xFFFFFFFFu, differ(peer_frames, frames));
     // At a row's end the softmax is in the next row already.
-    if (move_between && !at.weighed_ends()) follow_peer(frame_peer(at));
+    if (move_between && at.weighing() && !at.weighed_ends()) follow_peer(frame_peer(at));
     return move_between;
   }
 
@@ -232,38 +237,29 @@ struct Mma {
     }
   }
 
-  // Says whether the tile is the last of its row.
-  __device__ __forceinline__ bool wait_for_keys(const Where& at) const {
-    if (at.begins()) barriers.template wait<Edge::q_ready>(0, at.rows_begun & 1);
-    barriers.template wait<Edge::keys_ready>(at.third, at.third_lap & 1);
-    return __reduce_or_sync(0xFFFFFFFFu, ptx::ld_shared_b32(info(at) + offsetof(TileInfo, ends))) != 0;
-  }
   __device__ std::uint32_t info(const Where& at) const {
     return address(shared.info) + at.third * sizeof(shared.info[0]);
   }
 
   __device__ __forceinline__ void issue(float (&scores)[32], const Where& at) const {
     const std::uint32_t rest = address(shared.rest) + two(at) * sizeof(shared.rest[0]);
-    issue_scores<P>(scores, query, address(shared.q_own) + group * 64 * 128,
-                    address(shared.q_tail) + group * 64 * 128, address(shared.q_rope) + group * 64 * kRopeDims, rest,
+    issue_scores<P>(scores, query, address(shared.q_own) + group * 64 * 128, address(shared.q_tail) + group * 64 * 128,
+                    address(shared.q_rope) + group * 64 * kRopeDims, rest,
                     rest + static_cast<std::uint32_t>(offsetof(typename Shared<P>::Rest, rope)),
                     address(shared.own) + at.third * sizeof(shared.own[0]));
   }
 
-  // What the products of this turn have read. Three lanes, so that the arrivals are one instruction.
+  // What the products of this turn have read. Lanes 0 to 2, so that the arrivals are one instruction.
   __device__ __forceinline__ void release(const Where& at, bool scoring, bool ended) const {
     const std::uint32_t lane = tid() & 31;
     const std::uint32_t here = barriers.template at<Edge::probs_free>(at.weighed_third());
     const std::uint32_t there = barriers.template at<Edge::peer_probs_free>(two(at)) - base + peer_base;
     const std::uint32_t rest = barriers.template at<Edge::rest_free>(two(at));
-    const std::uint32_t barrier = lane == 0 ? here : lane == 1 ? there : rest;
-    if (lane < 2 ? at.weighing() : lane == 2 && scoring) ptx::mbarrier_arrive_cluster(barrier);
-    if (ended && lane == 0) barriers.template arrive<Edge::q_free>(0);
+    const std::uint32_t lanes = (at.weighing() ? 3u : 0u) | (scoring ? 4u : 0u);
+    ptx::mbarrier_arrive_cluster_if(lane == 0 ? here : lane == 1 ? there : rest, (lanes >> lane & 1) != 0);
+    if (ended) ptx::mbarrier_arrive_if(barriers.template at<Edge::q_free>(group), lane == 0);
   }
 
-  __device__ __forceinline__ uint2 used_tokens(const Where& at) const {
-    return ptx::ld_shared_v2(info(at) + offsetof(TileInfo, used));
-  }
   // This lane's head of the two, in the CTA.
   __device__ __forceinline__ std::uint32_t lane_head() const {
     const std::uint32_t lane = tid() & 31;
@@ -272,15 +268,16 @@ struct Mma {
 
   // On the first turn of a row (and once behind the last row) the CTAs agree on the row's first frames, and what they
   // tell each other completes the row before.
-  __device__ __forceinline__ void begin_row(const float (&scores)[32], const Where& at, bool scoring,
+  __device__ __forceinline__ void begin_row(const float (&scores)[32], const Where& at, uint2 used,
                                             std::uint32_t row_before) {
     const std::uint32_t lane = tid() & 31;
     float highest[2];
-    tile_maxima(highest, scores, scale, scoring ? used_tokens(at) : uint2{}, lane);
+    tile_maxima(highest, scores, scale, used, lane);
     const float sum[2] = {quad_sum(soft.sum[0]), quad_sum(soft.sum[1])};
     const float top[2] = {quad_top(soft.maximum[0]), quad_top(soft.maximum[1])};
     const FrameMessage here{pick(sum, lane), pick(soft.frame, lane), pick(top, lane), pick(highest, lane)};
-    const FrameMessage there = exchange(here, at.agreements);
+    send(here, at.agreements);
+    const FrameMessage there = receive(at.agreements);
     if (at.rows_begun > 0) finish(here, there, row_before, at.rows_begun - 1);
 
     const float tile_max = fmaxf(here.tile_max, there.tile_max);
@@ -293,12 +290,16 @@ struct Mma {
     }
   }
 
-  // On some later turns they bring their frames to the maximum of both so far, which `x` (log2 of probabilities) counts in.
+  // On some later turns they bring their frames to the maximum of both so far, which `x` (log2 of probabilities in the
+  // frames so far) counts in. `x` becomes probabilities, while the peer's message is on its way.
   __device__ __forceinline__ void meet_peer(float (&x)[32], std::uint32_t agreement) {
     const std::uint32_t lane = tid() & 31;
     const float top[2] = {quad_top(soft.maximum[0]), quad_top(soft.maximum[1])};
     const FrameMessage here{0.0f, pick(soft.frame, lane), pick(top, lane), 0.0f};
-    const FrameMessage there = exchange(here, agreement);
+    send(here, agreement);
+    const bool exponents_first = !__any_sync(0xFFFFFFFFu, fmaxf(top[0], top[1]) > kSafeOctave);
+    if (exponents_first) exponentiate(x);
+    const FrameMessage there = receive(agreement);
     const float highest = fmaxf(here.frame + here.maximum, there.frame + there.maximum);
     const float frame = fmaxf(fmaxf(here.frame, there.frame), highest - kFirstOctave);
 #pragma unroll
@@ -307,65 +308,75 @@ struct Mma {
       const float rise = agreed - soft.frame[r];
       raise_frame(soft, r, rise);
       soft.frame[r] = agreed;
-      lower(x, r, rise);
+      if (exponents_first)
+        scale_down(x, r, ptx::ex2(-rise));
+      else
+        lower(x, r, rise);
     }
+    if (!exponents_first) exponentiate(x);
   }
 
-  // With the same lane of the peer CTA, about its head.
-  __device__ __forceinline__ FrameMessage exchange(const FrameMessage& here, std::uint32_t agreement) const {
-    const RingPosition<2> at(agreement);
-    const std::uint32_t lane = tid() & 31;
-    const std::uint32_t slot = at.slot * kMmaGroups + group;
-    const std::uint32_t message = offset(shared.message) + (at.slot * kHeads + lane_head()) * sizeof(FrameMessage);
-    const std::uint32_t ready = barriers.template at<Edge::message_ready>(slot);
+  // To the same lane of the peer CTA, about its head, and from it.
+  __device__ std::uint32_t message(std::uint32_t agreement) const {
+    return offset(shared.message) + ((agreement & 1) * kHeads + lane_head()) * sizeof(FrameMessage);
+  }
+  __device__ std::uint32_t message_ready(std::uint32_t agreement) const {
+    return barriers.template at<Edge::message_ready>((agreement & 1) * kMmaGroups + group);
+  }
+  __device__ __forceinline__ void send(const FrameMessage& here, std::uint32_t agreement) const {
+    const std::uint32_t ready = message_ready(agreement);
     if (tid() == 0) ptx::mbarrier_arrive_expect_tx(ready, 64 * sizeof(FrameMessage));
-    if ((lane & 3) < 2)
-      ptx::st_async_v4(peer_base + message,
+    if ((tid() & 3) < 2)
+      ptx::st_async_v4(peer_base + message(agreement),
                        make_uint4(__float_as_uint(here.sum), __float_as_uint(here.frame), __float_as_uint(here.maximum),
                                   __float_as_uint(here.tile_max)),
                        ready - base + peer_base);
-    barriers.template wait<Edge::message_ready>(slot, at.full_parity());
-    const uint4 words = ptx::ld_shared_v4(base + message);
+  }
+  __device__ __forceinline__ FrameMessage receive(std::uint32_t agreement) const {
+    barriers.template wait<Edge::message_ready>((agreement & 1) * kMmaGroups + group, agreement >> 1 & 1);
+    const uint4 words = ptx::ld_shared_v4(base + message(agreement));
     return {__uint_as_float(words.x), __uint_as_float(words.y), __uint_as_float(words.z), __uint_as_float(words.w)};
   }
 
   __device__ __forceinline__ void finish(const FrameMessage& here, const FrameMessage& there, std::uint32_t row,
                                          std::uint32_t number) {
     const std::uint32_t lane = tid() & 31, head = lane_head();
-    const std::uint32_t head_in_all = (row % args.head_blocks) * kHeads + head;
+    const std::uint32_t head_in_all = args.head_block_of(row) * kHeads + head;
     const FinishedHead done =
         finish_head(here, there, args.attn_sink == nullptr ? nullptr : args.attn_sink + head_in_all);
     if ((lane & 3) < 2) {
       const std::size_t at = static_cast<std::size_t>(row) * kHeads + head;
-      if (rank == 0) args.lse[at] = done.lse;
-      else args.max_logits[at] = done.max_logit;
+      if (rank == 0)
+        args.lse[at] = done.lse;
+      else
+        args.max_logits[at] = done.max_logit;
       ptx::st_shared_f32(address(shared.scale_out) + (number % 4 * kHeads + head) * 4, done.scale);
       ptx::st_shared_f32(address(shared.frame_out) + (number % 4 * kHeads + head) * 4, done.frame);
     }
-    __syncwarp();
-    if (leads_warp()) barriers.template arrive<Edge::scales_ready>(number % 4);
+    barriers.template arrive<Edge::scales_ready>(number % 4);
   }
 
-  __device__ __forceinline__ void publish(float (&scores)[32], const Where& at) {
+  __device__ __forceinline__ void publish(float (&scores)[32], const Where& at, uint2 used,
+                                          ValueFragments& own_values) {
     const std::uint32_t lane = tid() & 31;
-    [[maybe_unused]] const std::uint32_t tile = at.tile;
-    const uint2 used = used_tokens(at);
     // Valid tokens are the same for all heads, so either all of them lack a frame or none does.
     if (soft.frame[0] == kNoFrame) find_frames(scores, soft, scale, used, lane);
     scale_scores(scores, soft, scale, used, lane);
-    if (at.agrees() && !at.begins()) meet_peer(scores, at.agreements);
-    else if (passes_limit(soft)) hold_limit(scores, soft);
-    STAMP(9);
+    take_own_values(at, own_values);
+    if (at.agrees() && !at.begins()) {
+      meet_peer(scores, at.agreements);
+    } else {
+      if (passes_limit(soft)) hold_limit(scores, soft);
+      exponentiate(scores);
+    }
     std::uint32_t packed[8];
-    make_probabilities(scores, soft, packed);
-    STAMP(10);
+    pack_probabilities(scores, soft, packed);
     barriers.template wait<Edge::probs_free>(at.third, at.third_lap & 1 ^ 1);
-    STAMP(11);
     store_probabilities(packed, soft, address(shared.probs_own) + at.third * sizeof(shared.probs_own[0]),
                         address(shared.frame_own) + at.third * sizeof(shared.frame_own[0]),
                         group * 64 + (tid() >> 5) * 16, lane);
     __syncwarp();
-    if (leads_warp()) barriers.template arrive<Edge::probs_written>(at.third);
+    ptx::mbarrier_arrive_if(barriers.template at<Edge::probs_written>(at.third), lane == 0);
   }
 
   // The finished row, number `number` of this CTA: into its last frame, divided, rounded to bf16, stored.
@@ -390,7 +401,8 @@ struct Mma {
         const std::uint32_t high = ptx::cvt_bf16x2_f32(out[1][block * 4 + h] * f, out[1][block * 4 + 2 + h] * f);
         // Lanes g and g ^ 1 swap, so that each of them has 4 neighbouring dims of one slice.
         const std::uint32_t got = __shfl_xor_sync(0xFFFFFFFFu, odd != 0 ? low : high, 4);
-        *reinterpret_cast<uint2*>(to + (block * 8 + h) * kValueDims) = odd != 0 ? make_uint2(got, high) : make_uint2(low, got);
+        *reinterpret_cast<uint2*>(to + (block * 8 + h) * kValueDims) =
+            odd != 0 ? make_uint2(got, high) : make_uint2(low, got);
       }
     }
   }

@@ -11,8 +11,9 @@ inline constexpr int kTurnTokens = 128;  // tokens of a turn, both CTAs
 inline constexpr int kHalfDims = 256;    // value dims that one CTA of the pair accumulates
 inline constexpr int kValueDims = 512;
 inline constexpr int kRopeDims = 64;
-inline constexpr int kQueryTailDims = 96;  // of the other value half: what a score takes from shared memory and not from
-                                           // registers. With 32 fewer ptxas runs out of them and serialises (C7512)
+inline constexpr int kQueryTailDims =
+    96;  // of the other value half: what a score takes from shared memory and not from
+         // registers. With 32 fewer ptxas runs out of them and serialises (C7512)
 inline constexpr int kMmaGroups = 2;
 inline constexpr int kMmaWarps = 8;
 inline constexpr int kThreads = 384;  // two MMA warpgroups and one of three loader warps and a courier warp
@@ -34,7 +35,7 @@ struct Policy {
   bool take_turns = true;  // the two MMA warpgroups issue their scores alternately
   // Turns of a row on which the CTAs agree on a head's frame: its maximum so far is then exactly 2^first_octave.
   // Rounding to e4m3 costs such a token nothing; docs/decisions/ has what each turn buys.
-  std::uint32_t agree_turns = 0x12F;  // 0, 1, 2, 3, 5, 8
+  std::uint32_t agree_turns = 0x17;  // 0, 1, 2, 4
   friend constexpr bool operator==(const Policy&, const Policy&) = default;
   constexpr bool rope() const { return d_qk == kValueDims + kRopeDims; }
 };
@@ -43,13 +44,6 @@ template <Policy P>
 inline constexpr bool kRope = P.rope();
 
 template <int kDqk>
-inline constexpr Policy kPolicyFor = {.d_qk = kDqk
-#ifdef DEV_TURNS
-, .take_turns = DEV_TURNS
-#endif
-#ifdef DEV_AGREE
-, .agree_turns = DEV_AGREE
-#endif
-};
+inline constexpr Policy kPolicyFor = {.d_qk = kDqk};
 
 }  // namespace sparse_mla::cuda::sm90::prefill_pair

@@ -11,7 +11,7 @@ namespace sparse_mla::cuda::sm90::prefill_pair {
 // Index slots of a row, as the caller wrote them (not clamped).
 __device__ inline std::int32_t stored_length(const Args& args, std::uint32_t row) {
   if (args.topk_length == nullptr || row >= args.rows) return args.topk;
-  return __ldg(args.topk_length + row / args.head_blocks);
+  return __ldg(args.topk_length + args.query_of(row));
 }
 
 struct RowWalk {

@@ -21,8 +21,8 @@ using QueryFragments = std::uint32_t[kQuerySteps][4];
 __device__ __forceinline__ void load_query_fragments(QueryFragments& q, const Args& args, std::uint32_t row,
                                                      std::uint32_t rank, std::uint32_t group, std::uint32_t thread) {
   const std::uint32_t lane = thread & 31;
-  const std::uint32_t head = (row % args.head_blocks) * kHeads + group * 64 + (thread >> 5) * 16 + (lane >> 2);
-  const std::uint8_t* low = args.q + static_cast<std::int64_t>(row / args.head_blocks) * args.q_row_stride +
+  const std::uint32_t head = args.head_block_of(row) * kHeads + group * 64 + (thread >> 5) * 16 + (lane >> 2);
+  const std::uint8_t* low = args.q + static_cast<std::int64_t>(args.query_of(row)) * args.q_row_stride +
                             static_cast<std::int64_t>(head) * args.q_head_stride + (rank ^ 1) * kHalfDims +
                             (lane & 3) * 4;
   const std::uint8_t* high = low + 8 * args.q_head_stride;
@@ -39,8 +39,8 @@ __device__ __forceinline__ void load_query_fragments(QueryFragments& q, const Ar
 // q_rope are those of the group's 64 heads.
 template <Policy P>
 __device__ __forceinline__ void issue_scores(float (&scores)[32], const QueryFragments& q, std::uint32_t q_own,
-                                             std::uint32_t q_tail, std::uint32_t q_rope, std::uint32_t rest, std::uint32_t rest_rope,
-                                             std::uint32_t own) {
+                                             std::uint32_t q_tail, std::uint32_t q_rope, std::uint32_t rest,
+                                             std::uint32_t rest_rope, std::uint32_t own) {
   using ptx::Swizzle;
   const std::uint64_t q_tile = ptx::wgmma_descriptor<Swizzle::k128B>(q_own);
   const std::uint64_t q_tail_tile = ptx::wgmma_descriptor<Swizzle::k128B>(q_tail);

@@ -22,6 +22,9 @@ struct Softmax {
 
 inline constexpr float kNoFrame = -1e30f;  // of a head that has had no valid token in the row
 
+// Up to here 2^x is far from overflow, so that it may be taken before the frame is known.
+inline constexpr float kSafeOctave = 60.0f;
+
 constexpr float kMinusInfinity = -__builtin_huge_valf();
 
 __device__ __forceinline__ float quad_max(float x) {
@@ -60,6 +63,12 @@ __device__ __forceinline__ void lower(float (&x)[32], int r, float rise) {
 #pragma unroll
   for (int i = 0; i < 32; ++i)
     if ((i >> 1 & 1) == r) x[i] -= rise;
+}
+
+__device__ __forceinline__ void scale_down(float (&x)[32], int r, float factor) {
+#pragma unroll
+  for (int i = 0; i < 32; ++i)
+    if ((i >> 1 & 1) == r) x[i] *= factor;
 }
 
 // The frames of this warp's heads rise so that nothing in `x` (log2 of probabilities) passes the limit. soft.maximum
@@ -105,11 +114,12 @@ __device__ __forceinline__ void find_frames(const float (&scores)[32], Softmax& 
 }
 
 // Scores become log2 of probabilities in the frames so far, and count in soft.maximum.
-__device__ __forceinline__ void scale_scores(float (&x)[32], Softmax& soft, float scale, uint2 used, std::uint32_t lane) {
+__device__ __forceinline__ void scale_scores(float (&x)[32], Softmax& soft, float scale, uint2 used,
+                                             std::uint32_t lane) {
 #pragma unroll
   for (int i = 0; i < 32; ++i) x[i] = fmaf(x[i], scale, -soft.frame[i >> 1 & 1]);
   if (!all_used(used)) mask_scores(x, used, lane);
-  // Floats compare as signed integers where it matters, above zero; three at a time.
+    // Floats compare as signed integers where it matters, above zero; three at a time.
 #pragma unroll
   for (int n = 0; n < 8; ++n) {
     soft.maximum[0] = __vimax3_s32(soft.maximum[0], __float_as_int(x[4 * n]), __float_as_int(x[4 * n + 1]));
@@ -121,10 +131,13 @@ __device__ __forceinline__ bool passes_limit(const Softmax& soft) {
   return __any_sync(0xFFFFFFFFu, max(soft.maximum[0], soft.maximum[1]) > __float_as_int(kLimitOctave));
 }
 
-// Probabilities, packed: chunk b of head g in packed[b], of head g + 8 in packed[4 + b]. They count in soft.sum.
-__device__ __forceinline__ void make_probabilities(float (&x)[32], Softmax& soft, std::uint32_t (&packed)[8]) {
+__device__ __forceinline__ void exponentiate(float (&x)[32]) {
 #pragma unroll
   for (int i = 0; i < 32; ++i) x[i] = ptx::ex2(x[i]);
+}
+
+// Probabilities, packed: chunk b of head g in packed[b], of head g + 8 in packed[4 + b]. They count in soft.sum.
+__device__ __forceinline__ void pack_probabilities(const float (&x)[32], Softmax& soft, std::uint32_t (&packed)[8]) {
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
     std::uint32_t pair[8];
@@ -132,9 +145,9 @@ __device__ __forceinline__ void make_probabilities(float (&x)[32], Softmax& soft
     for (int n = 0; n < 8; ++n) pair[n] = ptx::cvt_f16x2_f32(x[4 * n + 2 * r], x[4 * n + 2 * r + 1]);
 #pragma unroll
     for (int b = 0; b < 4; ++b) packed[4 * r + b] = ptx::cvt_e4m3x4_f16x2(pair[2 * b], pair[2 * b + 1]);
-    const std::uint32_t eighth = ptx::add_f16x2(
-        ptx::add_f16x2(ptx::add_f16x2(pair[0], pair[1]), ptx::add_f16x2(pair[2], pair[3])),
-        ptx::add_f16x2(ptx::add_f16x2(pair[4], pair[5]), ptx::add_f16x2(pair[6], pair[7])));
+    const std::uint32_t eighth =
+        ptx::add_f16x2(ptx::add_f16x2(ptx::add_f16x2(pair[0], pair[1]), ptx::add_f16x2(pair[2], pair[3])),
+                       ptx::add_f16x2(ptx::add_f16x2(pair[4], pair[5]), ptx::add_f16x2(pair[6], pair[7])));
     const float2 halves = ptx::float2_from_f16x2(eighth);
     soft.sum[r] += halves.x + halves.y;
   }
@@ -147,9 +160,9 @@ __device__ __forceinline__ void store_probabilities(const std::uint32_t (&packed
   const std::uint32_t at = probs + swizzle_64b(heads + (lane & 7), lane >> 3);
   ptx::stmatrix_x4(at, packed[0], packed[1], packed[2], packed[3]);
   ptx::stmatrix_x4(at + 8 * kOwnTokens, packed[4], packed[5], packed[6], packed[7]);
-  if ((lane & 3) < 2) {
-    ptx::st_shared_f32(frames + 4 * (heads + (lane >> 2) + (lane & 1) * 8), (lane & 1) != 0 ? soft.frame[1] : soft.frame[0]);
-  }
+  // Two lanes of a quad write the same, which is shorter than a branch.
+  ptx::st_shared_f32(frames + 4 * (heads + (lane >> 2) + (lane & 1) * 8),
+                     (lane & 1) != 0 ? soft.frame[1] : soft.frame[0]);
 }
 
 }  // namespace sparse_mla::cuda::sm90::prefill_pair

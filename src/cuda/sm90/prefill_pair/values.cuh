@@ -1,8 +1,8 @@
 // O^T += V^T P^T: 128 value dims of one MMA warpgroup by all 128 heads, 64 tokens at a time.
 //
 // Rows of the accumulator are dims, columns are heads: thread (g, c) of a warp holds, for column block n, heads 8n + 2c
-// and 8n + 2c + 1 at dims 2g (registers 4n, 4n + 1) and 2g + 1 (4n + 2, 4n + 3) of its 16-dim slice. The two slices of a
-// warp are neighbours: dims 32 * warp + 16 * slice.
+// and 8n + 2c + 1 at dims 2g (registers 4n, 4n + 1) and 2g + 1 (4n + 2, 4n + 3) of its 16-dim slice. The two slices of
+// a warp are neighbours: dims 32 * warp + 16 * slice.
 #pragma once
 
 #include <cstdint>

@@ -26,9 +26,11 @@ struct Args {
   float* max_logits;   // [s_q, h_q]
   float* lse;          // [s_q, h_q]
 
-  // Work items are numbered ((row * head_tiles) + tile); CTA b takes items b, b + gridDim.x, ...
+  // Work items are numbered row * head_tiles + tile. Without splits CTA b takes items b, b + gridDim.x, ...; with splits
+  // the grid is (splits, items).
   std::uint32_t items;
   std::uint32_t head_tiles;
+  int splits;
 };
 
 }  // namespace sparse_mla::cuda::sm90::prefill_tile

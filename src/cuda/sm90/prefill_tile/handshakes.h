@@ -15,6 +15,7 @@ inline constexpr int kChainArrivals = 1;       // warp w of one warpgroup -> war
 inline constexpr int kSumsFullArrivals = 8;    // both -> both: sums, frames and maxima of a row are written
 
 // named barriers: id, threads
+inline constexpr int kWeightReady = 3;   // 256: split rows: the weights of the parts are written
 inline constexpr int kFactorReady = 1;  // 1, 2 (by warpgroup), 128: output factors are written
 
 }  // namespace sparse_mla::cuda::sm90::prefill_tile

@@ -3,7 +3,12 @@
 
 #include "cuda/ptx/barrier.cuh"
 #include "cuda/sm90/prefill_tile/heads.cuh"
+#include "cuda/sm90/prefill_tile/handshakes.h"
 #include "cuda/sm90/prefill_tile/loader.cuh"
+#include "cuda/sm90/prefill_tile/row_end.cuh"
+#include "cuda/sm90/prefill_tile/scores.cuh"
+#include "cuda/sm90/prefill_tile/softmax.cuh"
+#include "cuda/sm90/prefill_tile/values.cuh"
 
 namespace sparse_mla::cuda::sm90::prefill_tile {
 
@@ -32,10 +37,10 @@ __device__ inline void prepare_shared(std::uint32_t shared) {
   __syncthreads();
 }
 
-// nvcc 13.0 writes a host stub that does not compile for a kernel with a struct as template argument, hence the two ints.
-template <int kHeads, int kDqk>
+// nvcc 13.0 writes a host stub that does not compile for a kernel with a struct as template argument, hence the plain values.
+template <int kHeads, int kDqk, bool kSplit>
 __global__ void __launch_bounds__(kThreads, 1) prefill_tile(const __grid_constant__ Args args) {
-  constexpr Policy kPolicy = kPolicyOf<kHeads, kDqk>;
+  constexpr Policy kPolicy = kPolicyOf<kHeads, kDqk, kSplit>;
   extern __shared__ __align__(1024) std::uint8_t memory[];
   const std::uint32_t shared = ptx::shared_address(memory);
   prepare_shared<kPolicy>(shared);

@@ -6,70 +6,71 @@
 #include <cstdio>
 
 #include "cuda/sm90/prefill_tile/kernel.cuh"
+#include "cuda/sm90/prefill_tile/plan.h"
 
 namespace sparse_mla::cuda::sm90::prefill_tile {
-#ifdef PT_STAMPS
-extern "C" void dump_stamps() {
-  static unsigned long long h[2][4096];
-  cudaMemcpyFromSymbol(h, stamps, sizeof h);
-  for (int i = 0; i < 2; ++i)
-    for (int k = 200; k < 560; ++k) printf("S %d %d %lld\n", i, (int)(h[i][k] >> 48), (long long)(h[i][k] & 0xFFFFFFFFFFFFull));
-}
-#else
-extern "C" void dump_stamps() {}
-#endif
 namespace {
 
-int tile_heads(int h_q) { return h_q <= 8 ? 8 : h_q <= 16 ? 16 : h_q <= 32 ? 32 : 64; }
+Args make_args(const PrefillProblem& problem, const Plan& plan) noexcept {
+  const auto head_tiles = static_cast<std::uint32_t>((problem.h_q + plan.heads - 1) / plan.heads);
+  return {.q = problem.q,
+          .q_row_stride = problem.q_row_stride,
+          .q_head_stride = problem.q_head_stride,
+          .kv = problem.kv,
+          .kv_row_stride = static_cast<std::uint32_t>(problem.kv_row_stride),
+          .indices = problem.indices,
+          .indices_row_stride = problem.indices_row_stride,
+          .topk_length = problem.topk_length,
+          .attn_sink = problem.attn_sink,
+          .q_scale = problem.q_scale,
+          .kv_scale = problem.kv_scale,
+          .sm_scale = problem.sm_scale,
+          .h_q = problem.h_q,
+          .topk = static_cast<int>(problem.topk),
+          .s_kv = problem.s_kv,
+          .out = problem.out,
+          .max_logits = problem.max_logits,
+          .lse = problem.lse,
+          .items = static_cast<std::uint32_t>(problem.s_q * head_tiles),
+          .head_tiles = head_tiles,
+          .splits = plan.splits};
+}
+
+template <int kHeads, int kDqk, bool kSplit>
+cudaError_t launch_instance(const Args& args, const LaunchContext& context) noexcept {
+  constexpr auto kBytes = static_cast<unsigned>(Shared<kPolicyOf<kHeads, kDqk, kSplit>>::bytes);
+  const auto kernel = prefill_tile<kHeads, kDqk, kSplit>;
+  const cudaError_t error =
+      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(kBytes));
+  if (error != cudaSuccess) return error;
+  cudaLaunchAttribute cluster{};
+  cluster.id = cudaLaunchAttributeClusterDimension;
+  cluster.val.clusterDim = {static_cast<unsigned>(args.splits), 1, 1};
+  const auto persistent = std::min(args.items, static_cast<unsigned>(context.multiprocessors));
+  const dim3 grid = kSplit ? dim3(static_cast<unsigned>(args.splits), args.items) : dim3(persistent);
+  const cudaLaunchConfig_t config{.gridDim = grid,
+                                  .blockDim = {kThreads, 1, 1},
+                                  .dynamicSmemBytes = kBytes,
+                                  .stream = static_cast<cudaStream_t>(context.stream),
+                                  .attrs = &cluster,
+                                  .numAttrs = kSplit ? 1u : 0u};
+  return cudaLaunchKernelEx(&config, kernel, args);
+}
 
 template <int kHeads, int kDqk>
-cudaError_t launch_instance(const PrefillProblem& problem, const LaunchContext& context) noexcept {
-  Args args{.q = problem.q,
-            .q_row_stride = problem.q_row_stride,
-            .q_head_stride = problem.q_head_stride,
-            .kv = problem.kv,
-            .kv_row_stride = static_cast<std::uint32_t>(problem.kv_row_stride),
-            .indices = problem.indices,
-            .indices_row_stride = problem.indices_row_stride,
-            .topk_length = problem.topk_length,
-            .attn_sink = problem.attn_sink,
-            .q_scale = problem.q_scale,
-            .kv_scale = problem.kv_scale,
-            .sm_scale = problem.sm_scale,
-            .h_q = problem.h_q,
-            .topk = static_cast<int>(problem.topk),
-            .s_kv = problem.s_kv,
-            .out = problem.out,
-            .max_logits = problem.max_logits,
-            .lse = problem.lse,
-            .items = 0,
-            .head_tiles = static_cast<std::uint32_t>((problem.h_q + kHeads - 1) / kHeads)};
-  args.items = static_cast<std::uint32_t>(problem.s_q * args.head_tiles);
-  if (args.items == 0) return cudaSuccess;
-  constexpr int kBytes = static_cast<int>(Shared<policy(kHeads, kDqk)>::bytes);
-  cudaError_t error = cudaFuncSetAttribute(prefill_tile<kHeads, kDqk>, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
-  if (error != cudaSuccess) return error;
-  const auto grid = static_cast<unsigned>(std::min<std::int64_t>(args.items, context.multiprocessors));
-  prefill_tile<kHeads, kDqk><<<grid, kThreads, kBytes, static_cast<cudaStream_t>(context.stream)>>>(args);
-  return cudaGetLastError();
+cudaError_t launch_tile(const Args& args, const LaunchContext& context) noexcept {
+  return args.splits > 1 ? launch_instance<kHeads, kDqk, true>(args, context)
+                         : launch_instance<kHeads, kDqk, false>(args, context);
 }
 
 template <int kDqk>
-cudaError_t launch_width(const PrefillProblem& problem, const LaunchContext& context) noexcept {
-#ifdef PT_ONLY
-  if constexpr (kDqk == 576) {
-    if (tile_heads(problem.h_q) == 16) return launch_instance<16, kDqk>(problem, context);
-    return launch_instance<64, kDqk>(problem, context);
+cudaError_t launch_width(const Args& args, int heads, const LaunchContext& context) noexcept {
+  switch (heads) {
+    case 8: return launch_tile<8, kDqk>(args, context);
+    case 16: return launch_tile<16, kDqk>(args, context);
+    case 32: return launch_tile<32, kDqk>(args, context);
+    default: return launch_tile<64, kDqk>(args, context);
   }
-  return cudaErrorInvalidValue;
-#else
-  switch (tile_heads(problem.h_q)) {
-    case 8: return launch_instance<8, kDqk>(problem, context);
-    case 16: return launch_instance<16, kDqk>(problem, context);
-    case 32: return launch_instance<32, kDqk>(problem, context);
-    default: return launch_instance<64, kDqk>(problem, context);
-  }
-#endif
 }
 
 }  // namespace
@@ -84,16 +85,22 @@ std::string declines(const PrefillProblem& problem) {
     return "kv's rows are not 16-byte aligned";
   }
   if (problem.kv_row_stride < 0 || problem.kv_row_stride >> 32) return "kv's row stride is negative or over 4 GiB";
-  if (problem.s_q * ((problem.h_q + 7) / 8) >> 31) return "s_q=" + std::to_string(problem.s_q) + " is too large";
-  if (problem.topk >= std::int64_t{1} << 30) return "topk=" + std::to_string(problem.topk) + " is 2^30 or more";
+  if (problem.s_q * ((problem.h_q + 7) / 8) * kMaxSplits >> 31) {
+    return "s_q=" + std::to_string(problem.s_q) + " is too large";
+  }
+  if (problem.topk >> 30) return "topk=" + std::to_string(problem.topk) + " is 2^30 or more";
   return {};
 }
 
 std::size_t workspace_bytes(const PrefillProblem&, const LaunchContext&) { return 0; }
 
 int launch(const PrefillProblem& problem, const LaunchContext& context) noexcept {
-  return static_cast<int>(problem.d_qk == 512 ? launch_width<512>(problem, context)
-                                              : launch_width<576>(problem, context));
+  if (problem.s_q == 0) return cudaSuccess;
+  const Plan plan =
+      make_plan(problem.s_q, problem.h_q, problem.topk, context.multiprocessors, context.batch_invariant);
+  const Args args = make_args(problem, plan);
+  return static_cast<int>(problem.d_qk == 512 ? launch_width<512>(args, plan.heads, context)
+                                              : launch_width<576>(args, plan.heads, context));
 }
 
 }  // namespace sparse_mla::cuda::sm90::prefill_tile

@@ -25,10 +25,14 @@ struct Loader {
   std::uint32_t q_tile = 0;
 
   __device__ void run() {
-    for (std::uint32_t index = blockIdx.x; index < args.items; index += gridDim.x) {
-      const Item item = item_at<kPolicy>(args, index);
-      if (item.blocks == 0) continue;
-      load_item(item);
+    if constexpr (kPolicy.split) {
+      const Item item = item_at<kPolicy>(args, blockIdx.y, static_cast<int>(blockIdx.x), args.splits);
+      if (item.blocks > 0) load_item(item);
+    } else {
+      for (std::uint32_t index = blockIdx.x; index < args.items; index += gridDim.x) {
+        const Item item = item_at<kPolicy>(args, index, 0, 1);
+        if (item.blocks > 0) load_item(item);
+      }
     }
   }
 
@@ -36,12 +40,12 @@ struct Loader {
   // the buffer of Q becomes free; the second block's slot is not.
   __device__ void load_item(const Item& item) {
     const std::int32_t* list = args.indices + item.row * args.indices_row_stride;
-    const int mine = static_cast<int>(warp * 16 + (lane & 15));  // the lane reads this entry of each block
-    std::int32_t next = mine < item.tokens ? list[mine] : -1;
+    const int mine = item.first + static_cast<int>(warp * 16 + (lane & 15));  // the lane reads this entry of each block
+    std::int32_t next = mine < item.end ? list[mine] : -1;
     for (int k = 0; k < item.blocks; ++k) {
       const std::int32_t token = next < args.s_kv ? next : -1;
       const int position = (k + 1) * kBlockTokens + mine;
-      next = position < item.tokens ? list[position] : -1;  // first looked at when the block after is loaded
+      next = position < item.end ? list[position] : -1;  // first looked at when the block after is loaded
       load_block(token);
       if (k == 0) load_q(item);
     }

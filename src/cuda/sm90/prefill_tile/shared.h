@@ -23,7 +23,9 @@ struct Shared {
   static constexpr std::uint32_t frame = moved + kProbabilitySlots * 4;             // MMA -> MMA, f32 [2][64]
   static constexpr std::uint32_t sums = frame + 2 * 64 * 4;               // row end: {sum, frame, maximum, -} f32 [row parity][group][64]
   static constexpr std::uint32_t factor = sums + 4 * 64 * 16;              // row end: f32 [group][64]
-  static constexpr std::uint32_t valid = factor + 2 * 64 * 4;             // loader -> MMA, 64 bits per slot
+  static constexpr std::uint32_t part = factor + 2 * 64 * 4;              // split: {sum, frame, maximum, -} f32 [64]
+  static constexpr std::uint32_t weight = part + 64 * 16;                 // split: f32 [kMaxSplits][64]
+  static constexpr std::uint32_t valid = weight + (kPolicy.split ? kMaxSplits * 64 * 4 : 0);  // loader -> MMA, 64 bits a slot
   static constexpr std::uint32_t barriers = valid + kPolicy.slots * 8;
 
   static constexpr std::uint32_t full = barriers;                         // [slots]
@@ -35,6 +37,11 @@ struct Shared {
   static constexpr std::uint32_t q_empty = q_full + 8;
   static constexpr std::uint32_t sums_full = q_empty + 8;
   static constexpr std::uint32_t bytes = sums_full + 8;
+
+  // Where a split's O^T waits for the merge, over the kv slots (and P): f32 [heads][512], rows 16 bytes apart in banks.
+  static constexpr std::uint32_t stage = kv;
+  static constexpr std::uint32_t kStageRow = kValueDims * 4 + 16;
+  static_assert(kPolicy.heads * kStageRow <= kPolicy.slots * kTile + kProbabilitySlots * kProbabilityTile);
 
   static_assert(bytes <= 232448, "prefill_tile needs more than the 227 KiB a CTA can have on sm_90");
   static_assert(kv % 1024 == 0 && kTile % 1024 == 0 && p % 512 == 0 && kProbabilityTile % 512 == 0);

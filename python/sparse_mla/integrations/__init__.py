@@ -1,0 +1,1 @@
+"""Ways into inference engines: `sparse_mla.integrations.sglang`."""
