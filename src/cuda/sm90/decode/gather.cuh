@@ -1,8 +1,8 @@
 // The gather warps: slot lists to KV rows in shared memory, scales to f16 factors and exponents.
 //
-// Warp w of a warpgroup owns rows 16 w .. 16 w + 15 of the warpgroup's blocks. A slot that names no token is replaced by a valid one of the same
-// sixteen and masked (its exponent is -inf), so nothing that no index names is ever read; sixteen such slots are
-// zero-filled.
+// Warp w of a warpgroup owns rows 16 w .. 16 w + 15 of the warpgroup's blocks. A slot that names no token is replaced by
+// a valid one of the same sixteen and masked (its exponent is -inf), so nothing that no index names is ever read; sixteen
+// such slots are zero-filled.
 #pragma once
 
 #include <cmath>
@@ -51,7 +51,9 @@ struct Gather {
   __device__ std::int32_t load_index(std::uint32_t position) const {
     const bool second = position >= first_length;
     std::int32_t index = -1;
-    if (position < length) index = __ldg((second ? lists[1] : lists[0]) + (second ? position - first_length : position));
+    if (position < length) {
+      index = __ldg((second ? lists[1] : lists[0]) + (second ? position - first_length : position));
+    }
     return index;
   }
   __device__ std::uint32_t position_of(int block) const {

@@ -198,6 +198,12 @@ constexpr TileCost kTileCosts[] = {{8, 7.9, 1.1}, {16, 8.3, 1.15}, {32, 9.5, 1.4
 double merge_cost(int heads, int cluster) { return cluster > 1 ? 0.6 + 0.2 * heads / cluster : 0.0; }
 
 int head_tile_of(const DecodeProblem& p, const LaunchContext& context) {
+  if (context.batch_invariant) {
+    // Frames move for all heads of a tile at once, so the tile shows in the bits: it must not depend on the batch.
+    int tile = 8;
+    while (tile < p.h && tile < largest_tile(p)) tile *= 2;
+    return tile;
+  }
   const int multiprocessors = context.multiprocessors > 0 ? context.multiprocessors : 132;
   const std::int64_t blocks = std::max<std::int64_t>(1, (average_slots_of(p) + kBlock - 1) / kBlock);
   int best = 8;
