@@ -28,12 +28,6 @@ struct Args {
   std::uint16_t* out = nullptr;      // [n, h, d_v] in q's format
   float* lse = nullptr;              // [n, h] or null
 
-#ifdef DECODE_STAMP
-  long long* stamps = nullptr;
-#define STAMP(i) do { if (args.stamps && blockIdx.x == 0 && threadIdx.x % 128 == 0) args.stamps[threadIdx.x / 128 * 16 + (i)] = clock64(); } while (0)
-#else
-#define STAMP(i)
-#endif
   std::int32_t n = 0;
   std::int32_t h = 0;
   std::int32_t d = 0;

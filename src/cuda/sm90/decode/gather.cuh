@@ -1,8 +1,8 @@
 // The gather warps: slot lists to KV rows in shared memory, scales to f16 factors and exponents.
 //
-// Warp w of a warpgroup owns rows 16 w .. 16 w + 15 of the warpgroup's blocks. A slot that names no token is replaced by a valid one of the same
-// sixteen and masked (its exponent is -inf), so nothing that no index names is ever read; sixteen such slots are
-// zero-filled.
+// Warp w of a warpgroup owns rows 16 w .. 16 w + 15 of the warpgroup's blocks. A slot that names no token is replaced by
+// a valid one of the same sixteen and masked (its exponent is -inf), so nothing that no index names is ever read; sixteen
+// such slots are zero-filled.
 #pragma once
 
 #include <cmath>
@@ -37,26 +37,27 @@ struct Gather {
   int first_head;
 
   PartRecord part{};
-  Segment segments[2]{};
+  const std::int32_t* lists[2]{};  // the token's slots in either pool
+  std::uint32_t first_length = 0;  // of the first list
+  std::uint32_t length = 0;        // of both
   int done = 0;  // blocks of the parts before
 
   struct Scales {
     float value[kLaneGroups];
   };
 
-  // The index at `position` of the token's slots, which count through the first pool's segment and then the second's;
-  // -1 behind the last. Not looked at here, so that the load may travel for two blocks.
-  __device__ std::int32_t load_index(std::int64_t position) const {
-    const bool second = position >= segments[0].length;
-    const std::int64_t in_segment = second ? position - segments[0].length : position;
-    const std::int32_t* indices =
-        second ? args.pool[1].indices + segments[1].begin : args.pool[0].indices + segments[0].begin;
+  // The index at `position` of the token's slots, which count through the first pool's list and then the second's; -1
+  // behind the last. Not looked at here, so that the load may travel for two blocks.
+  __device__ std::int32_t load_index(std::uint32_t position) const {
+    const bool second = position >= first_length;
     std::int32_t index = -1;
-    if (in_segment < (second ? segments[1].length : segments[0].length)) index = __ldg(indices + in_segment);
+    if (position < length) {
+      index = __ldg((second ? lists[1] : lists[0]) + (second ? position - first_length : position));
+    }
     return index;
   }
-  __device__ std::int64_t position_of(int block) const {
-    return static_cast<std::int64_t>(part.first_block + block) * kBlock + kRows * warp + (lane & 15);
+  __device__ std::uint32_t position_of(int block) const {
+    return static_cast<std::uint32_t>(part.first_block + block) * kBlock + kRows * warp + (lane & 15);
   }
   // Two of this warpgroup's blocks at once: lanes 0-15 the given one, lanes 16-31 the next.
   __device__ std::int32_t load_two_blocks(int block) const {
@@ -65,7 +66,7 @@ struct Gather {
   }
   // What a row is called here: bit 31 is the pool, the rest the row in it.
   __device__ std::uint32_t code_of(std::int32_t index, int block) const {
-    const bool second = position_of(block) >= segments[0].length;
+    const bool second = position_of(block) >= first_length;
     if (index < 0 || index >= (second ? args.pool[1].total_pages : args.pool[0].total_pages)) return kNoToken;
     return static_cast<std::uint32_t>(index) | (second ? 0x80000000u : 0u);
   }
@@ -195,16 +196,12 @@ struct Gather {
   }
 
   // Parts of this CTA's window, one after the other; the MMA warps follow a part behind at most.
-  __device__ void run(Walk walk) {
+  __device__ void run(Window window) {
     for (int count = 0;; ++count) {
-      part = walk.next();
-      if (count == 0) STAMP(2);
+      part = window.next(OpenToken{*this});
       announce(count);
-      if (count == 0) STAMP(3);
       if (part.token < 0) return;
       if (part.blocks == 0) continue;
-      segments[0] = walk.segments[0];
-      segments[1] = walk.segments[1];
       // Ahead of the rows: behind them it would come thousands of cycles later.
       if (count > 0) prefetch_query<P>(args, part.token, first_head, 128 * group + 32 * warp + lane, 128 * kGroups);
       gather_part();
@@ -213,6 +210,21 @@ struct Gather {
   }
 
  private:
+  // Finds the lists of a token; gives its blocks.
+  struct OpenToken {
+    Gather& gather;
+    __device__ __forceinline__ std::int32_t operator()(std::int32_t token) const { return gather.open(token); }
+  };
+  __device__ __forceinline__ std::int32_t open(std::int32_t token) {
+    const Segment first = segment_of(args.pool[0], token);
+    const Segment second = segment_of(args.pool[1], token);
+    lists[0] = args.pool[0].indices + first.begin;
+    lists[1] = args.pool[1].indices + second.begin;
+    first_length = static_cast<std::uint32_t>(first.length);
+    length = static_cast<std::uint32_t>(first.length + second.length);
+    return blocks_of(first.length + second.length);
+  }
+
   __device__ void announce(int count) const {
     if (group != 0 || warp != 0) return;
     const int place = count & 1;
@@ -224,13 +236,6 @@ struct Gather {
   }
 
   __device__ void gather_part() {
-#ifdef DECODE_STAMP
-    int sums_[4] = {};
-    int tic_ = (int)clock();
-#define GTOC(i) do { int now_ = (int)clock(); sums_[i] += now_ - tic_; tic_ = now_; } while (0)
-#else
-#define GTOC(i)
-#endif
     const int first = kGroups == 1 ? 0 : (done ^ group) & 1;
     std::int32_t next = load_two_blocks(first);
     std::int32_t two_blocks = 0;
@@ -253,10 +258,7 @@ struct Gather {
       if constexpr (P.has_scales()) scales = load_scales(codes);
       const std::uint32_t slot_address = base + S::kv + slot * S::kSlot;
       const std::uint32_t full = base + S::kv_full + 8 * slot;
-      if (block == 0) STAMP(4);
-      GTOC(0);
       ptx::mbarrier_wait(base + S::kv_free + 8 * slot, phase);
-      GTOC(1);
       if (valid == 0) {
         zero_rows(slot_address, full);
       } else if (full_rows) {
@@ -264,15 +266,8 @@ struct Gather {
       } else {
         copy_rows<false>(codes, slot_address, full);
       }
-      if (block == 0) STAMP(5);
-      GTOC(2);
       publish(scales, valid, slot);
-      GTOC(3);
     }
-    STAMP(6);
-#ifdef DECODE_STAMP
-    if (args.stamps && blockIdx.x == 0 && threadIdx.x % 128 == 0) for (int i = 0; i < 4; ++i) args.stamps[100 + i] = sums_[i];
-#endif
   }
 };
 

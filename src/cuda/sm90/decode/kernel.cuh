@@ -20,26 +20,27 @@
 
 namespace sparse_mla::cuda::sm90::decode {
 
-__device__ __forceinline__ void initialise(std::uint32_t base, Edge edge) {
-  for (std::uint32_t i = 0; i < edge.objects; ++i) ptx::mbarrier_init(base + edge.address + 8 * i, edge.arrivals);
+// Warp `warp` sets up the edge's barriers, a lane each.
+__device__ __forceinline__ void initialise(std::uint32_t base, Edge edge, int warp) {
+  const auto lane = static_cast<std::uint32_t>(threadIdx.x % 32);
+  if (static_cast<int>(threadIdx.x / 32) != warp || lane >= edge.objects) return;
+  ptx::mbarrier_init(base + edge.address + 8 * lane, edge.arrivals);
+  ptx::fence_mbarrier_init();
 }
 
 // Barriers, and zeros behind rows shorter than their place.
 template <Policy P>
 __device__ __forceinline__ void prepare(const Args& args, std::uint32_t base) {
   using S = Shared<P>;
+  using H = Handshakes<P>;
   const int thread = threadIdx.x;
-  if (thread == 0) {
-    using H = Handshakes<P>;
-    initialise(base, H::kv_full);
-    initialise(base, H::kv_free);
-    initialise(base, H::p_full);
-    initialise(base, H::p_free);
-    initialise(base, H::frame_right);
-    initialise(base, H::part_full);
-    initialise(base, H::part_free);
-    ptx::fence_mbarrier_init();
-  }
+  initialise(base, H::kv_full, 0);
+  initialise(base, H::kv_free, 1);
+  initialise(base, H::p_full, 2);
+  initialise(base, H::p_free, 3);
+  initialise(base, H::frame_right, 4);
+  initialise(base, H::part_full, 5);
+  initialise(base, H::part_free, 6);
   const int used = args.d * P.element_bytes();
   if (used < 64 * P.key_groups * P.element_bytes()) {
     const int pieces = (64 * P.key_groups * P.element_bytes() - used) / 16;
@@ -49,7 +50,7 @@ __device__ __forceinline__ void prepare(const Args& args, std::uint32_t base) {
   }
 }
 
-// Where this CTA starts, into shared memory. Ends with a barrier of the CTA.
+// Where this CTA starts, into shared memory; the block counts are stored by now. Ends with a barrier of the CTA.
 template <Policy P>
 __device__ __forceinline__ void find_start_of(const Args& args, std::uint32_t base, std::int32_t window) {
   using S = Shared<P>;
@@ -58,7 +59,6 @@ __device__ __forceinline__ void find_start_of(const Args& args, std::uint32_t ba
   if (args.starts != nullptr) {
     if (plans) start = args.starts[window];
   } else {
-    load_block_counts(args, base + S::q);  // where Q comes later
     __syncthreads();
     if (plans) start = find_start(args, base + S::q, window, threadIdx.x % 32);
   }
@@ -74,7 +74,7 @@ __device__ __forceinline__ void run_gather(const Args& args, std::uint32_t base,
   const Start start = *reinterpret_cast<const Start*>(ptx::shared_pointer(base + Shared<P>::start));
   const auto thread = static_cast<int>(threadIdx.x) - P.mma_threads();
   Gather<P> gather{args, base, thread / 128, thread / 32 % 4, thread % 32, head_group * P.heads};
-  gather.run(Walk{args, start.balance, window, start.place});
+  gather.run(Window{start.balance, window, args.n, args.cluster, args.partials, start.place});
 }
 
 template <Policy P>
@@ -98,6 +98,12 @@ struct Parts {
   int blocks = 0;  // of the part at hand; -1: there is none
 
   __device__ __forceinline__ std::uint32_t record() const { return base + S::part + 32 * (count & 1); }
+  // The first part is most likely of the token over the window's begin: its Q sets out before the part is known.
+  __device__ __forceinline__ void first() {
+    const std::int32_t token = reinterpret_cast<const Start*>(ptx::shared_pointer(base + S::start))->place.token;
+    if (token < args.n) prefetch_query<P>(args, token, head_group * P.heads, threadIdx.x, P.mma_threads());
+    wait();
+  }
   __device__ __forceinline__ void next() {
     __syncwarp();
     if (threadIdx.x % 32 == 0) ptx::mbarrier_arrive(base + S::part_free + 8 * (count & 1));
@@ -132,29 +138,19 @@ __device__ __forceinline__ void run_wide(const Args& args, std::uint32_t base, P
       finish_of<P>(args, base, parts.record(), parts.head_group).store_empty();
       continue;
     }
-    STAMP(2);
     const float factor = parts.store_query();
-    STAMP(3);
     const int thread = thread_index();
     const int group = thread / 128;
     const int warp = thread / 32 % 4;
     const int lane = thread % 32;
-#ifdef DECODE_STAMP
-    Wide<P> wide{args.stamps, base, group, warp, lane, {base, group, warp, lane, factor}, {base, group, warp, lane}};
-#else
     Wide<P> wide{base, group, warp, lane, {base, group, warp, lane, factor}, {base, group, warp, lane}};
-#endif
     wide.run(parts.block, parts.block + parts.blocks);
-    STAMP(7);
     const Finish<P> finish = finish_of<P>(args, base, parts.record(), parts.head_group);
     finish.sync();  // both have read the last P: the sums go over it
     wide.softmax.store_sums();
     finish.close_sums(wide.softmax.frames(wide.softmax.generation));
-    STAMP(8);
     finish.store(wide.weigh);
-    STAMP(9);
     if (finish.part.parts > 1) finish.merge(is_together);
-    STAMP(10);
   }
 }
 
@@ -166,22 +162,18 @@ __device__ __forceinline__ void run_narrow_score(const Args& args, std::uint32_t
       finish_of<P>(args, base, parts.record(), parts.head_group).store_empty();
       continue;
     }
-    STAMP(2);
     const float factor = parts.store_query();
-    STAMP(3);
     const int thread = thread_index();
     const int group = thread / 128;
     const int warp = thread / 32 % 4;
     const int lane = thread % 32;
     NarrowScore<P> score{base, group, warp, lane, {base, group, warp, lane, factor}};
     score.run(parts.block, parts.block + parts.blocks);
-    STAMP(7);
     const Finish<P> finish = finish_of<P>(args, base, parts.record(), parts.head_group);
     finish.sync();
     score.softmax.store_sums();
     finish.close_sums(score.softmax.frames(score.softmax.generation));
     if (finish.part.parts > 1) finish.merge(is_together);
-    STAMP(10);
   }
 }
 
@@ -198,15 +190,11 @@ __device__ __forceinline__ void run_narrow_weigh(const Args& args, std::uint32_t
     const int lane = thread % 32;
     NarrowWeigh<P> weigh{base, lane, {base, thread / 128 - 2, thread / 32 % 4, lane}};
     weigh.run(parts.block, parts.block + parts.blocks);
-    STAMP(7);
     const Finish<P> finish = finish_of<P>(args, base, parts.record(), parts.head_group);
     finish.sync();
     finish.close_sums(0);
-    STAMP(8);
     finish.store(weigh.weigh);
-    STAMP(9);
     if (finish.part.parts > 1) finish.merge(is_together);
-    STAMP(10);
   }
 }
 
@@ -219,11 +207,10 @@ __global__ void __launch_bounds__(Policy{kFormat, kHeads, kKeyGroups, kValueGrou
   const std::uint32_t base = ptx::shared_address(shared);
   const auto window = static_cast<std::int32_t>(blockIdx.x);
   const auto head_group = static_cast<int>(blockIdx.y);
-  STAMP(0);
+  if (args.starts == nullptr) load_block_counts(args, base + Shared<P>::q);  // where Q comes later
   prepare<P>(args, base);
   find_start_of<P>(args, base, window);
   Parts<P> parts{args, base, head_group};
-  STAMP(1);
   const int warpgroup = threadIdx.x / 128;
   if constexpr (P.is_wide()) {
     if (warpgroup == 2) {
@@ -231,20 +218,22 @@ __global__ void __launch_bounds__(Policy{kFormat, kHeads, kKeyGroups, kValueGrou
       run_gather<P>(args, base, head_group, window);
     } else {
       ptx::setmaxnreg_inc<232>();
-      parts.wait();
+      parts.first();
       run_wide<P>(args, base, parts);
     }
   } else {
+    // Weighing 32 heads, and 16 of the unconverted formats, takes more registers than 640 threads get alike.
+    constexpr bool kHandsOver = P.heads == 32 || (P.heads == 16 && !P.has_scales());
     if (warpgroup >= 4) {
-      if constexpr (P.heads == 32) ptx::setmaxnreg_dec<40>();
+      if constexpr (kHandsOver) ptx::setmaxnreg_dec<40>();
       run_gather<P>(args, base, head_group, window);
     } else if (warpgroup >= 2) {
-      if constexpr (P.heads == 32) ptx::setmaxnreg_inc<120>();
-      parts.wait();
+      if constexpr (kHandsOver) ptx::setmaxnreg_inc<P.has_scales() ? 120 : 136>();
+      parts.first();
       run_narrow_weigh<P>(args, base, parts);
     } else {
-      if constexpr (P.heads == 32) ptx::setmaxnreg_dec<88>();
-      parts.wait();
+      if constexpr (kHandsOver) ptx::setmaxnreg_dec<P.has_scales() ? 88 : 80>();
+      parts.first();
       run_narrow_score<P>(args, base, parts);
     }
   }

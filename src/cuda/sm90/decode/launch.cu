@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
-#include <cstdlib>
 
 #include <cuda_runtime.h>
 
@@ -12,9 +11,6 @@
 #include "cuda/sm90/decode/plan.cuh"
 #include "cuda/sm90/decode/policy.h"
 
-#ifdef DECODE_STAMP
-long long* decode_stamps = nullptr;
-#endif
 namespace sparse_mla::cuda::sm90::decode {
 namespace {
 
@@ -32,47 +28,31 @@ constexpr Instance instance() {
   return {{kFormat, kHeads, kKeyGroups, kValueGroups, kSlots}, enqueue<kFormat, kHeads, kKeyGroups, kValueGroups, kSlots>};
 }
 template <KvFormat kFormat>
-constexpr std::array<Instance, 7> instances_of() {
-  return {instance<kFormat, 8, 8, 8>(),  instance<kFormat, 16, 8, 8>(), instance<kFormat, 32, 8, 8>(),
-          instance<kFormat, 64, 8, 8>(), instance<kFormat, 8, 9, 9>(),  instance<kFormat, 16, 9, 9>(),
-          instance<kFormat, 32, 9, 9>()};
+constexpr std::array<Instance, 6> narrow_instances() {
+  return {instance<kFormat, 8, 8, 8>(), instance<kFormat, 16, 8, 8>(), instance<kFormat, 32, 8, 8>(),
+          instance<kFormat, 8, 9, 9>(), instance<kFormat, 16, 9, 9>(), instance<kFormat, 32, 9, 9>()};
 }
-#ifdef DECODE_TWO
-constexpr std::array<Instance, 7> kE4M3 = {instance<KvFormat::kE4M3,16,8,8>(),instance<KvFormat::kE4M3,16,8,8>(),instance<KvFormat::kE4M3,16,8,8>(),instance<KvFormat::kE4M3,64,8,8>(),instance<KvFormat::kE4M3,16,8,8>(),instance<KvFormat::kE4M3,16,8,8>(),instance<KvFormat::kE4M3,16,8,8>()};
-constexpr auto kBF16 = kE4M3;
-constexpr auto kF16 = kBF16;
-constexpr Instance kE4M3MLA = kE4M3[3];
-#elif defined DECODE_FEW
-constexpr std::array<Instance, 7> kE4M3 = {instance<KvFormat::kE4M3,8,8,8>(),instance<KvFormat::kE4M3,16,8,8>(),instance<KvFormat::kE4M3,32,8,8>(),instance<KvFormat::kE4M3,64,8,8>(),instance<KvFormat::kE4M3,16,9,9>(),instance<KvFormat::kE4M3,16,9,9>(),instance<KvFormat::kE4M3,16,9,9>()};
-constexpr std::array<Instance, 7> kBF16 = {instance<KvFormat::kBF16,16,8,8>(),instance<KvFormat::kBF16,16,8,8>(),instance<KvFormat::kBF16,16,8,8>(),instance<KvFormat::kBF16,64,8,8>(),instance<KvFormat::kBF16,16,8,8>(),instance<KvFormat::kBF16,16,8,8>(),instance<KvFormat::kBF16,16,8,8>()};
-constexpr auto kF16 = kBF16;
-constexpr Instance kE4M3MLA = kE4M3[3];
-#else
-constexpr auto kE4M3 = instances_of<KvFormat::kE4M3>();
-constexpr auto kBF16 = instances_of<KvFormat::kBF16>();
-constexpr auto kF16 = instances_of<KvFormat::kF16>();
-constexpr Instance kE4M3MLA = instance<KvFormat::kE4M3, 64, 9, 8>();  // 576 values of which 512 are weighed
-#endif
+constexpr auto kE4M3 = narrow_instances<KvFormat::kE4M3>();
+constexpr auto kBF16 = narrow_instances<KvFormat::kBF16>();
+constexpr auto kF16 = narrow_instances<KvFormat::kF16>();
+// 64 heads: e4m3 rows of up to 512 values, and of 576 of which 512 are weighed.
+constexpr Instance kWide = instance<KvFormat::kE4M3, 64, 8, 8>();
+constexpr Instance kWideMLA = instance<KvFormat::kE4M3, 64, 9, 8>();
 
-int forced_heads() {
-  const char* s = std::getenv("DECODE_HEADS");
-  return s ? std::atoi(s) : 0;
+// The largest head tile there is for the problem. 576 weighed values of 64 heads don't fit the accumulators, and two
+// blocks of 16-bit rows beside Q of 64 heads leave the products waiting.
+int largest_tile(const DecodeProblem& p) {
+  return p.pool.kv_dtype == DType::kFloat8E4M3FN && (p.d <= 512 || p.d_v <= 512) ? 64 : 32;
 }
 
 int head_tile_of(const DecodeProblem& p, const LaunchContext& context);
 
 const Instance& choose(const DecodeProblem& p, const LaunchContext& context) {
-  const auto& all = p.pool.kv_dtype == DType::kFloat8E4M3FN ? kE4M3 : p.pool.kv_dtype == DType::kBFloat16 ? kBF16 : kF16;
   const int tile = head_tile_of(p, context);
   const bool long_rows = p.d > 512;
-  if (long_rows && tile == 64) {
-    if (p.pool.kv_dtype == DType::kFloat8E4M3FN && p.d_v <= 512) return kE4M3MLA;
-    return all[6];
-  }
-  for (const Instance& candidate : all) {
-    if (candidate.policy.heads == tile && (candidate.policy.key_groups > 8) == long_rows) return candidate;
-  }
-  return all[6];
+  if (tile == 64) return long_rows ? kWideMLA : kWide;
+  const auto& narrow = p.pool.kv_dtype == DType::kFloat8E4M3FN ? kE4M3 : p.pool.kv_dtype == DType::kBFloat16 ? kBF16 : kF16;
+  return narrow[(tile == 8 ? 0 : tile == 16 ? 1 : 2) + (long_rows ? 3 : 0)];
 }
 
 // Finds the start of every window. One CTA; used where n is too large for every CTA to find its own.
@@ -173,9 +153,9 @@ ClusterChoice cluster_of(std::int64_t items, std::int64_t average_blocks, int mu
   }
   return {1, multiprocessors};
 }
-std::int64_t average_blocks_of(const DecodeProblem& p) {
+std::int64_t average_slots_of(const DecodeProblem& p) {
   const std::int64_t slots = p.pool.total_indices + (p.second_pool.indptr != nullptr ? p.second_pool.total_indices : 0);
-  return slots / p.n / kBlock;
+  return slots / p.n;
 }
 
 Shape shape_of(const DecodeProblem& p, const LaunchContext& context, const Policy& policy) {
@@ -184,7 +164,7 @@ Shape shape_of(const DecodeProblem& p, const LaunchContext& context, const Polic
   Shape shape{groups, 1, 1, 0};
   const ClusterChoice clusters = context.batch_invariant
                                      ? ClusterChoice{1, multiprocessors}
-                                     : cluster_of(p.n * groups, average_blocks_of(p), multiprocessors);
+                                     : cluster_of(p.n * groups, (average_slots_of(p) + kBlock - 1) / kBlock, multiprocessors);
   shape.cluster = clusters.size;
   shape.windows = std::max(1, clusters.count / groups) * clusters.size;
   shape.partials = 2 * shape.windows;
@@ -208,33 +188,34 @@ Workspace workspace_of(const Policy& policy, std::int64_t n, const Shape& shape)
 }
 
 // The head tile that should be fastest: a larger one reads the rows of a token fewer times, smaller ones spread few
-// tokens over more multiprocessors. Times in units of a block of the 64-head kernel, measured (docs/kernels/decode.md).
+// tokens over more multiprocessors. Microseconds on an H200, from the timings in docs/kernels/decode.md.
 struct TileCost {
   int heads;
   double part;   // start and end of a part
   double block;
 };
-constexpr TileCost kTileCosts[] = {{8, 2.2, 0.62}, {16, 2.4, 0.66}, {32, 3.2, 0.85}, {64, 5.5, 1.0}};
+constexpr TileCost kTileCosts[] = {{8, 7.9, 1.1}, {16, 8.3, 1.15}, {32, 9.5, 1.4}, {64, 12.0, 2.2}};
+double merge_cost(int heads, int cluster) { return cluster > 1 ? 0.6 + 0.2 * heads / cluster : 0.0; }
 
 int head_tile_of(const DecodeProblem& p, const LaunchContext& context) {
-  if (const int forced = forced_heads()) return forced;
+  if (context.batch_invariant) {
+    // Frames move for all heads of a tile at once, so the tile shows in the bits: it must not depend on the batch.
+    int tile = 8;
+    while (tile < p.h && tile < largest_tile(p)) tile *= 2;
+    return tile;
+  }
   const int multiprocessors = context.multiprocessors > 0 ? context.multiprocessors : 132;
-  const std::int64_t blocks = std::max<std::int64_t>(1, average_blocks_of(p));
+  const std::int64_t blocks = std::max<std::int64_t>(1, (average_slots_of(p) + kBlock - 1) / kBlock);
   int best = 8;
-  double least = 1e300;
+  double least = 0;
   for (const TileCost& tile : kTileCosts) {
-    if (tile.heads > 8 && tile.heads >= 2 * p.h) break;
+    if (tile.heads > 8 && (tile.heads >= 2 * p.h || tile.heads > largest_tile(p))) break;
     const std::int64_t items = p.n * ((p.h + tile.heads - 1) / tile.heads);
-    double time = 0;
-    if (items > multiprocessors) {
-      const std::int64_t waves = (items + multiprocessors - 1) / multiprocessors;
-      time = static_cast<double>(waves) * (tile.part + static_cast<double>(blocks) * tile.block);
-    } else {
-      const ClusterChoice cluster = cluster_of(items, blocks, multiprocessors);
-      const std::int64_t own = (blocks + cluster.size - 1) / cluster.size;
-      time = tile.part * (cluster.size > 1 ? 1.5 : 1.0) + static_cast<double>(own) * tile.block;
-    }
-    if (time < least) {
+    const ClusterChoice cluster = cluster_of(items, blocks, multiprocessors);
+    const auto waves = static_cast<double>((items + multiprocessors - 1) / multiprocessors);
+    const auto own = static_cast<double>((blocks + cluster.size - 1) / cluster.size);
+    const double time = waves * (tile.part + own * tile.block) + merge_cost(tile.heads, cluster.size);
+    if (tile.heads == 8 || time < least) {
       least = time;
       best = tile.heads;
     }
@@ -285,9 +266,6 @@ Args args_of(const DecodeProblem& p, const LaunchContext& context, const Policy&
   a.scales_are_aligned = scales_are_aligned(p.pool) && scales_are_aligned(p.second_pool);
   a.scale_log2 = p.softmax_scale * 1.4426950408889634f;
   a.head_groups = shape.head_groups;
-#ifdef DECODE_STAMP
-  a.stamps = decode_stamps;
-#endif
   a.windows = shape.windows;
   a.cluster = shape.cluster;
   a.partials = shape.partials;

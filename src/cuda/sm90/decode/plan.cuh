@@ -119,49 +119,4 @@ __device__ __forceinline__ PartRecord load_record(std::uint32_t from) {
   return {number(a.x), number(a.y), number(a.z), number(a.w), number(b.x), number(b.y), number(b.z), number(b.w)};
 }
 
-// From part to part through a window.
-struct Walk {
-  const Args& args;
-  Balance balance;
-  std::int32_t window;
-  Place place;
-  std::int32_t fixed = 0;  // mode kFixed: the next part of the token
-  Segment segments[2]{};   // of the last part's token
-
-  __device__ __forceinline__ PartRecord next() {
-    if (balance.mode == kTogether) {
-      const std::int32_t token = place.token;
-      place.token = args.n;
-      if (token >= args.n) return {};
-      segments[0] = segment_of(args.pool[0], token);
-      segments[1] = segment_of(args.pool[1], token);
-      return together_part(token, blocks_of(segments[0].length + segments[1].length), window % args.cluster, args.cluster);
-    }
-    const std::int64_t end = balance.window * (window + 1);
-    while (place.token < args.n && place.start < end) {
-      segments[0] = segment_of(args.pool[0], place.token);
-      segments[1] = segment_of(args.pool[1], place.token);
-      const std::int32_t blocks = blocks_of(segments[0].length + segments[1].length);
-      if (balance.mode == kFixed) {
-        // A part belongs to the window in which it starts.
-        const std::int64_t at = place.start + static_cast<std::int64_t>(fixed) * (balance.overhead + kFixedBlocks);
-        const PartRecord part = fixed_part(place, blocks, fixed, args.partials);
-        if (part.token >= 0) {
-          if (at >= end) return {};
-          ++fixed;
-          if (at >= balance.window * window) return part;
-          continue;
-        }
-        fixed = 0;
-        place = after(balance, place, blocks);
-        continue;
-      }
-      const PartRecord part = part_in_window(balance, place, blocks, window);
-      place = after(balance, place, blocks);
-      if (part.token >= 0) return part;
-    }
-    return {};
-  }
-};
-
 }  // namespace sparse_mla::cuda::sm90::decode

@@ -224,4 +224,53 @@ SPARSE_MLA_HD inline Place after(const Balance& b, const Place& place, std::int3
   return {place.token + 1, place.partial + (parts > 1 ? parts : 0), place.start + line_length(b, blocks)};
 }
 
+// From part to part through a window, from the token over its begin on.
+struct Window {
+  Balance balance;
+  std::int32_t window = 0;
+  std::int32_t n = 0;
+  std::int32_t cluster = 1;
+  std::int32_t partials = 0;  // that the workspace holds
+  Place place;
+  std::int32_t fixed = 0;  // mode kFixed: the next part of the token
+
+  // `blocks_of_token(t)` is called for the tokens it comes to; the last one is that of the part. Token -1: the end.
+  template <class BlocksOfToken>
+  SPARSE_MLA_HD PartRecord next(BlocksOfToken&& blocks_of_token) {
+    if (balance.mode == kTogether) return next_together(blocks_of_token);
+    const std::int64_t begin = balance.window * window;
+    const std::int64_t end = begin + balance.window;
+    while (place.token < n && place.start < end) {
+      const std::int32_t blocks = blocks_of_token(place.token);
+      if (balance.mode != kFixed) {
+        const PartRecord part = part_in_window(balance, place, blocks, window);
+        place = after(balance, place, blocks);
+        if (part.token >= 0) return part;
+        continue;
+      }
+      // A part belongs to the window in which it starts.
+      const std::int64_t at = place.start + static_cast<std::int64_t>(fixed) * (balance.overhead + kFixedBlocks);
+      const PartRecord part = fixed_part(place, blocks, fixed, partials);
+      if (part.token < 0) {
+        fixed = 0;
+        place = after(balance, place, blocks);
+        continue;
+      }
+      if (at >= end) return {};
+      ++fixed;
+      if (at >= begin) return part;
+    }
+    return {};
+  }
+
+ private:
+  template <class BlocksOfToken>
+  SPARSE_MLA_HD PartRecord next_together(BlocksOfToken&& blocks_of_token) {
+    const std::int32_t token = place.token;
+    place.token = n;
+    if (token >= n) return {};
+    return together_part(token, blocks_of_token(token), window % cluster, cluster);
+  }
+};
+
 }  // namespace sparse_mla::cuda::sm90::decode

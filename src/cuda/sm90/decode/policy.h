@@ -28,7 +28,6 @@ struct Policy {
   // Wide: two warpgroups score alternate blocks and each weighs half of the value dims of every block.
   // Narrow: two warpgroups score, two others weigh.
   SPARSE_MLA_HD constexpr bool is_wide() const { return heads == 64; }
-  SPARSE_MLA_HD constexpr int score_warpgroups() const { return 2; }
   SPARSE_MLA_HD constexpr int mma_warpgroups() const { return is_wide() ? 2 : 4; }
   SPARSE_MLA_HD constexpr int mma_threads() const { return 128 * mma_warpgroups(); }
   // Each gathers every so many-th block.

@@ -20,15 +20,13 @@
 
 namespace sparse_mla::cuda::sm90::decode {
 
-// The rows of one head tile of a token into the L2, by `threads` threads.
+// The rows of one head tile of a token into the L2, by `threads` threads (a multiple of 4), four to a row.
 template <Policy P>
 __device__ __forceinline__ void prefetch_query(const Args& args, std::int32_t token, int first_head, int thread,
                                                int threads) {
-  const int lines = (args.d * 2 + 127) / 128;  // of one head
-  const std::uint16_t* rows = args.q + token * args.q_row_stride + first_head * args.q_head_stride;
-  for (int i = thread; i < P.heads * lines; i += threads) {
-    const int head = i / lines;
-    if (first_head + head < args.h) ptx::prefetch_l2(rows + head * args.q_head_stride + (i % lines) * 64);
+  for (int head = thread / 4; head < P.heads && first_head + head < args.h; head += threads / 4) {
+    const std::uint16_t* row = args.q + token * args.q_row_stride + (first_head + head) * args.q_head_stride;
+    for (int value = 64 * (thread % 4); value < args.d; value += 256) ptx::prefetch_l2(row + value);
   }
 }
 

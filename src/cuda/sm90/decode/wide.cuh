@@ -12,16 +12,8 @@
 
 namespace sparse_mla::cuda::sm90::decode {
 
-#ifdef DECODE_STAMP
-#define WSTAMP(i) do { if (stamps && blockIdx.x == 0 && threadIdx.x % 128 == 0) stamps[threadIdx.x / 128 * 16 + (i)] = clock64(); } while (0)
-#else
-#define WSTAMP(i)
-#endif
 template <Policy P>
 struct Wide {
-#ifdef DECODE_STAMP
-  long long* stamps;
-#endif
   using S = Shared<P>;
   static constexpr int kScores = P.heads / 2;
 
@@ -46,6 +38,10 @@ struct Wide {
       if (unit == 6) softmax.template weigh_columns<6, 2>(x, buffer);
     }
   };
+  __device__ __forceinline__ static void weigh_all(const SoftmaxBetween& between) {
+#pragma unroll
+    for (int unit = 0; unit < 8; unit += 2) between(unit);
+  }
   struct Nothing {
     __device__ __forceinline__ void operator()(int) const {}
   };
@@ -68,60 +64,35 @@ struct Wide {
   __device__ void run(int first, int last) {
     float s[kScores];
     typename Weigh<P>::Ahead ahead;
-#ifdef DECODE_STAMP
-    int sums_[8] = {};
-    int tic_;
-#define TIC tic_ = (int)clock()
-#define TOC(i) do { int now_ = (int)clock(); sums_[i] += now_ - tic_; tic_ = now_; } while (0)
-#else
-#define TIC
-#define TOC(i)
-#endif
     softmax.start();
     weigh.start();
     for (int block = first + ((first ^ group) & 1); block < last; block += 2) {
       const int slot = block % P.slots;
-      TIC;
       wait_kv(block);
-      TOC(0);
-      if (block == first) WSTAMP(4);
       score_block<P>(s, base, slot, warp, lane);
-      if (block == first) WSTAMP(5);
       softmax.to_log2(s, slot);
-      TOC(1);
       softmax.settle_frames(s, block, block == first);
-      TOC(2);
-      if (block == first) WSTAMP(6);
       // The other warpgroup has weighed the block whose P this one replaces.
       ptx::mbarrier_wait(base + S::p_free + 8 * group, ((block >> 1) & 1) ^ 1);
-      TOC(3);
       const SoftmaxBetween between{softmax, s, p_buffer(block)};
       if (block > first) {
         wait_kv(block - 1);
         weigh.open((block - 1) % P.slots, ahead);
         wait_p(block - 1);
-        TOC(4);
         weigh.follow_frames(block - 1, block - 1 == first);
         weigh.weigh(ahead, p_buffer(block - 1), between);
         softmax.publish(group);
         release(block - 1);
-        TOC(5);
       } else {
-#pragma unroll
-        for (int unit = 0; unit < 8; unit += 2) between(unit);
+        weigh_all(between);
         softmax.publish(group);
       }
       weigh.open(slot, ahead);
       wait_p(block);
-      TOC(6);
       weigh.follow_frames(block, block == first);
       weigh.weigh(ahead, p_buffer(block), Nothing{});
       release(block);
-      TOC(7);
     }
-#ifdef DECODE_STAMP
-    if (stamps && blockIdx.x == 0 && threadIdx.x % 128 == 0) for (int i = 0; i < 8; ++i) stamps[80 + threadIdx.x / 128 * 8 + i] = sums_[i];
-#endif
     if (((last - 1) & 1) != group) {  // the other warpgroup scored the last block
       wait_kv(last - 1);
       weigh.open((last - 1) % P.slots, ahead);

@@ -1,5 +1,0 @@
-#include "cuda/sm90/decode/instance.cuh"
-
-namespace sparse_mla::cuda::sm90::decode {
-template int enqueue<KvFormat::kBF16, 64, 8, 8, slots_of(KvFormat::kBF16, 64, 8)>(const Args&, void*);
-}  // namespace sparse_mla::cuda::sm90::decode
