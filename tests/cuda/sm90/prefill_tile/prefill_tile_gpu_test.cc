@@ -2,6 +2,7 @@
 #include <cmath>
 #include <cstdio>
 #include <cstring>
+#include <map>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -82,6 +83,7 @@ class OnDevice {
     return bytes;
   }
   const PrefillProblem& host_problem() const { return problem_; }
+  std::string name() const { return to_string(made_.name); }
 
  private:
   MadePrefill made_;
@@ -102,7 +104,10 @@ constexpr Tolerance kTolerance{.out_relative_norm = 2.4e-2,
 
 void expect_right(OnDevice& call, const std::string& again, double bound = kTolerance.out_relative_norm) {
   call.fetch();
-  const reference::PrefillResult want = reference::prefill(call.host_problem());
+  static std::map<std::string, reference::PrefillResult> known;
+  auto found = known.find(call.name());
+  if (found == known.end()) found = known.emplace(call.name(), reference::prefill(call.host_problem())).first;
+  const reference::PrefillResult& want = found->second;
   Tolerance tolerance = kTolerance;
   tolerance.out_relative_norm = bound;
   const Comparison result =
