@@ -1,8 +1,8 @@
-#include "cuda/sm90/prefill_pair/device_difference.h"
-
 #include <cuda_runtime_api.h>
 
 #include <cstdint>
+
+#include "cuda/sm90/prefill_pair/device_difference.h"
 
 namespace sparse_mla::test {
 namespace {
