@@ -7,6 +7,8 @@
 //   - an arrival that could be counted into the phase before its own;
 //   - a wait that could still be waiting when its barrier is already a whole phase further (a parity would then lie).
 // And every wait is taken out once, on purpose: each time a fault must be found.
+#include "cuda/sm90/prefill_pair/handshakes.h"
+
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -19,7 +21,6 @@
 #include <vector>
 
 #include "cuda/sm90/prefill_pair/args.h"
-#include "cuda/sm90/prefill_pair/handshakes.h"
 #include "cuda/sm90/prefill_pair/steps.h"
 
 namespace sparse_mla::cuda::sm90::prefill_pair {
@@ -33,11 +34,16 @@ constexpr Worker kWorkers[] = {Worker::rest_loader, Worker::own_loader, Worker::
 
 std::span<const Step> steps_of(Worker worker) {
   switch (worker) {
-    case Worker::rest_loader: return kRestLoaderSteps;
-    case Worker::own_loader: return kOwnLoaderSteps;
-    case Worker::peer_loader: return kPeerLoaderSteps;
-    case Worker::courier: return kCourierSteps;
-    default: return kMmaSteps;
+    case Worker::rest_loader:
+      return kRestLoaderSteps;
+    case Worker::own_loader:
+      return kOwnLoaderSteps;
+    case Worker::peer_loader:
+      return kPeerLoaderSteps;
+    case Worker::courier:
+      return kCourierSteps;
+    default:
+      return kMmaSteps;
   }
 }
 int group_of(Worker worker) { return worker == Worker::mma1 ? 1 : 0; }
@@ -59,15 +65,24 @@ struct Turns {
   int tiles() const { return static_cast<int>(tiles_.size()); }
   bool happens(When when, int t) const {
     switch (when) {
-      case When::scoring: return is_tile(t);
-      case When::scored_before: return is_tile(t - 1);
-      case When::weighing: return is_tile(t - 2);
-      case When::begins: return is_tile(t) && tiles_[t].turn == 0;
-      case When::follows: return t == tiles() || (happens(When::begins, t) && tiles_[t].row > 0);
-      case When::ends: return is_tile(t) && tiles_[t].last;
-      case When::ends_and_more: return happens(When::ends, t) && tiles_[t].row + 1 < rows_;
-      case When::agrees: return t == tiles() || (is_tile(t) && (kPolicy.agree_turns >> tiles_[t].turn & 1) != 0);
-      case When::weighed_ends: return is_tile(t - 2) && tiles_[t - 2].last;
+      case When::scoring:
+        return is_tile(t);
+      case When::scored_before:
+        return is_tile(t - 1);
+      case When::weighing:
+        return is_tile(t - 2);
+      case When::begins:
+        return is_tile(t) && tiles_[t].turn == 0;
+      case When::follows:
+        return t == tiles() || (happens(When::begins, t) && tiles_[t].row > 0);
+      case When::ends:
+        return is_tile(t) && tiles_[t].last;
+      case When::ends_and_more:
+        return happens(When::ends, t) && tiles_[t].row + 1 < rows_;
+      case When::agrees:
+        return t == tiles() || (is_tile(t) && (kPolicy.agree_turns >> tiles_[t].turn & 1) != 0);
+      case When::weighed_ends:
+        return is_tile(t - 2) && tiles_[t - 2].last;
     }
     return false;
   }
@@ -109,9 +124,9 @@ struct Event {
   }
 };
 
-using BarrierKey = std::tuple<int, Edge, int>;       // CTA, edge, slot
-using PartKey = std::tuple<int, Buffer, int, int>;   // CTA, buffer, slot, group
-using Arriver = std::tuple<int, Worker, bool>;       // CTA, worker, by an asynchronous copy
+using BarrierKey = std::tuple<int, Edge, int>;      // CTA, edge, slot
+using PartKey = std::tuple<int, Buffer, int, int>;  // CTA, buffer, slot, group
+using Arriver = std::tuple<int, Worker, bool>;      // CTA, worker, by an asynchronous copy
 
 struct Barrier {
   std::map<Arriver, std::vector<Event>> arrivals;
@@ -158,9 +173,7 @@ class Model {
     std::deque<Op> todo;
   };
 
-  static bool by_row(Edge edge) {
-    return edge == Edge::q_ready || edge == Edge::q_free || edge == Edge::scales_ready;
-  }
+  static bool by_row(Edge edge) { return edge == Edge::q_ready || edge == Edge::q_free || edge == Edge::scales_ready; }
   static int slots(Edge edge) {
     const Handshake& handshake = kHandshakes<kPolicy>[static_cast<int>(edge)];
     return edge == Edge::q_ready || edge == Edge::q_free ? 1 : edge == Edge::message_ready ? 2 : handshake.slots;
@@ -171,14 +184,22 @@ class Model {
   }
   static int slots(Buffer buffer) {
     switch (buffer) {
-      case Buffer::rest: return kPolicy.rest_stages;
-      case Buffer::own: return kPolicy.own_stages;
-      case Buffer::peer: return kPolicy.peer_stages;
-      case Buffer::probs_own: return kPolicy.probs_own_stages;
-      case Buffer::probs_peer: return kPolicy.probs_peer_stages;
-      case Buffer::q: return 1;
-      case Buffer::message: return 2;
-      case Buffer::scale_out: return 4;
+      case Buffer::rest:
+        return kPolicy.rest_stages;
+      case Buffer::own:
+        return kPolicy.own_stages;
+      case Buffer::peer:
+        return kPolicy.peer_stages;
+      case Buffer::probs_own:
+        return kPolicy.probs_own_stages;
+      case Buffer::probs_peer:
+        return kPolicy.probs_peer_stages;
+      case Buffer::q:
+        return 1;
+      case Buffer::message:
+        return 2;
+      case Buffer::scale_out:
+        return 4;
     }
     return 1;
   }
@@ -222,8 +243,14 @@ class Model {
   Op fetch(int cta, int group, int row) const {
     Op op{Act::fetch, {}, 0, {}, {}, "fetch of q", {}, {}};
     op.then.push_back({Act::write, {}, 0, {}, parts(cta, Buffer::q, row, group, false), "fetch of q", {}, {}});
-    op.then.push_back({Act::arrive, barrier(cta, Edge::q_ready, row, group), 0, {}, {}, "q has come",
-                       {cta, Worker::courier, true}, {}});
+    op.then.push_back({Act::arrive,
+                       barrier(cta, Edge::q_ready, row, group),
+                       0,
+                       {},
+                       {},
+                       "q has come",
+                       {cta, Worker::courier, true},
+                       {}});
     return op;
   }
 
@@ -244,8 +271,8 @@ class Model {
         if (step.act == Act::wait && op.phase < 0) continue;
         if (step.act == Act::arrive_at_peer) op.act = Act::arrive;
       } else if (step.act == Act::read || step.act == Act::write) {
-        const bool all = step.act == Act::read ? step.buffer != Buffer::q && step.buffer != Buffer::message
-                                               : !is_mma(worker);
+        const bool all =
+            step.act == Act::read ? step.buffer != Buffer::q && step.buffer != Buffer::message : !is_mma(worker);
         auto touched = parts(cta, step.buffer, number(step.buffer, step, t), of, all);
         (step.act == Act::read ? op.read : op.written) = touched;
       } else if (step.act == Act::fetch) {
@@ -283,13 +310,18 @@ class Model {
   // Two WGs where the table counts warps or threads; one more for the courier, and one for bytes.
   static std::size_t expected_arrivers(Edge edge) {
     switch (edge) {
-      case Edge::keys_ready: return 2;
-      case Edge::values_ready: return 3;
-      case Edge::probs_free: return 3;
+      case Edge::keys_ready:
+        return 2;
+      case Edge::values_ready:
+        return 3;
+      case Edge::probs_free:
+        return 3;
       case Edge::q_ready:
       case Edge::q_free:
-      case Edge::message_ready: return 1;
-      default: return 2;
+      case Edge::message_ready:
+        return 1;
+      default:
+        return 2;
     }
   }
 
@@ -330,7 +362,8 @@ class Model {
         for (std::size_t n = 1; n < events.size(); ++n)
           if (!all_before(barrier, static_cast<int>(n) - 1, events[n])) return "early arrival on " + name;
       for (const auto& [phase, wait] : barrier.waits)
-        if (const auto next = completion(key, phase + 1); next && !wait.before(*next)) return "a wait overtaken on " + name;
+        if (const auto next = completion(key, phase + 1); next && !wait.before(*next))
+          return "a wait overtaken on " + name;
     }
     return {};
   }
@@ -349,7 +382,8 @@ class Model {
 };
 
 // Rows of one turn, of many, and mixtures: what is different at a row's end meets itself a turn later in the first.
-const std::vector<std::vector<int>> kRowSets = {{1}, {2}, {7}, {1, 1, 1, 1, 1, 1, 1}, {2, 2, 2, 2}, {3, 1, 1, 2, 5, 1}, {6, 6}};
+const std::vector<std::vector<int>> kRowSets = {
+    {1}, {2}, {7}, {1, 1, 1, 1, 1, 1, 1}, {2, 2, 2, 2}, {3, 1, 1, 2, 5, 1}, {6, 6}};
 
 TEST(PrefillPairHandshakes, NoInterleavingRacesOrHangs) {
   for (const auto& rows : kRowSets) EXPECT_EQ(Model(rows, std::nullopt).run(), "") << testing::PrintToString(rows);
@@ -360,8 +394,9 @@ TEST(PrefillPairHandshakes, EveryWaitIsNeeded) {
     const std::span<const Step> steps = steps_of(worker);
     for (std::size_t i = 0; i < steps.size(); ++i) {
       if (steps[i].act != Act::wait) continue;
-      const bool found = std::any_of(kRowSets.begin(), kRowSets.end(),
-                                     [&](const auto& rows) { return !Model(rows, Hole{worker, i}).run().empty(); });
+      const bool found = std::any_of(kRowSets.begin(), kRowSets.end(), [&](const auto& rows) {
+        return !Model(rows, Hole{worker, i}).run().empty();
+      });
       EXPECT_TRUE(found) << "worker " << static_cast<int>(worker) << " does not need its wait for edge "
                          << static_cast<int>(steps[i].edge);
     }
