@@ -11,7 +11,7 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import sync_playwright
 
-from conftest import BUILD, ROOT, sparse_mla
+from catalog_support import ROOT
 
 SIZES = {"phone": (360, 740), "tablet": (820, 1100), "desktop": (1360, 900)}
 TRACEBACK = """Traceback (most recent call last):

@@ -13,7 +13,7 @@ import shutil
 
 import pytest
 
-from conftest import BUILD, ROOT, sparse_mla
+from catalog_support import BUILD, ROOT, sparse_mla
 
 EXAMPLES = json.loads((BUILD / "catalog/examples.json").read_text(encoding="utf-8")) if (BUILD / "catalog/examples.json").exists() else []
 CALLS = [example for example in EXAMPLES if example["topic"] in ("prefill", "decode")]

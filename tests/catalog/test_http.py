@@ -12,7 +12,7 @@ import time
 
 import pytest
 
-from conftest import PROGRAM
+from catalog_support import PROGRAM
 
 
 class Server:
