@@ -343,8 +343,8 @@ struct Mma {
                                          std::uint32_t number) {
     const std::uint32_t lane = tid() & 31, head = lane_head();
     const std::uint32_t head_in_all = args.head_block_of(row) * kHeads + head;
-    const FinishedHead done =
-        finish_head(here, there, args.attn_sink == nullptr ? nullptr : args.attn_sink + head_in_all);
+    const float* sink = args.attn_sink == nullptr ? nullptr : args.attn_sink + head_in_all;
+    const FinishedHead done = finish_head(here, there, sink, args.kv_scale);
     if ((lane & 3) < 2) {
       const std::size_t at = static_cast<std::size_t>(row) * kHeads + head;
       if (rank == 0)

@@ -35,7 +35,7 @@ struct Policy {
   bool take_turns = true;  // the two MMA warpgroups issue their scores alternately
   // Turns of a row on which the CTAs agree on a head's frame: its maximum so far is then exactly 2^first_octave.
   // Rounding to e4m3 costs such a token nothing; docs/decisions/ has what each turn buys.
-  std::uint32_t agree_turns = 0x17;  // 0, 1, 2, 4
+  std::uint32_t agree_turns = 0x12F;  // 0, 1, 2, 3, 5, 8
   friend constexpr bool operator==(const Policy&, const Policy&) = default;
   constexpr bool rope() const { return d_qk == kValueDims + kRopeDims; }
 };

@@ -22,12 +22,13 @@ __device__ __forceinline__ float pick(const float (&pair)[2], std::uint32_t lane
 // The largest over the quad; 0 where none is positive.
 __device__ __forceinline__ float quad_top(std::int32_t maximum) { return __int_as_float(max(quad_max(maximum), 0)); }
 
-// lse, max_logits and 1 / denominator of a finished row for one head. `here` is this CTA's part, `there` the peer's.
+// lse, max_logits and kv_scale / denominator of a finished row for one head. `here` is this CTA's part, `there` the
+// peer's; `sink` and `kv_scale` point at one value each, or are null.
 struct FinishedHead {
   float lse, max_logit, scale, frame;
 };
 __device__ __forceinline__ FinishedHead finish_head(const FrameMessage& here, const FrameMessage& there,
-                                                    const float* sink) {
+                                                    const float* sink, const float* kv_scale) {
   FinishedHead head;
   head.frame = fmaxf(here.frame, there.frame);
   const float sum = here.sum * ptx::ex2(here.frame - head.frame) + there.sum * ptx::ex2(there.frame - head.frame);
@@ -41,7 +42,7 @@ __device__ __forceinline__ FinishedHead finish_head(const FrameMessage& here, co
   head.lse = (ptx::lg2(sum) + head.frame) * kLn2;
   head.max_logit = (top + head.frame) * kLn2;
   const float with_sink = sink == nullptr ? sum : sum + ptx::ex2(__ldg(sink) * kLog2E - head.frame);
-  head.scale = 1.0f / with_sink;
+  head.scale = (kv_scale == nullptr ? 1.0f : __ldg(kv_scale)) / with_sink;
   return head;
 }
 
