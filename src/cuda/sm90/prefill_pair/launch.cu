@@ -54,8 +54,9 @@ bool make_map(CUtensorMap& map, EncodeTiled encode, const PrefillProblem& proble
               CUtensorMapSwizzle swizzle) {
   const cuuint64_t sizes[3] = {static_cast<cuuint64_t>(problem.d_qk), static_cast<cuuint64_t>(problem.h_q),
                                static_cast<cuuint64_t>(problem.s_q)};
-  const cuuint64_t strides[2] = {static_cast<cuuint64_t>(problem.q_head_stride),
-                                 static_cast<cuuint64_t>(problem.q_row_stride)};
+  // One query may come with any row stride, which the encoder would judge.
+  const std::int64_t row_stride = problem.s_q == 1 ? problem.q_head_stride * problem.h_q : problem.q_row_stride;
+  const cuuint64_t strides[2] = {static_cast<cuuint64_t>(problem.q_head_stride), static_cast<cuuint64_t>(row_stride)};
   const cuuint32_t box[3] = {width, kHeads / kMmaGroups, 1};
   const cuuint32_t steps[3] = {1, 1, 1};
   return encode(&map, CU_TENSOR_MAP_DATA_TYPE_UINT8, 3, const_cast<std::uint8_t*>(problem.q), sizes, strides, box,
@@ -88,7 +89,7 @@ std::string declines(const PrefillProblem& problem) {
     return "h_q=" + std::to_string(problem.h_q) + " is not a multiple of 128";
   if (problem.d_qk != 512 && problem.d_qk != 576) return "d_qk=" + std::to_string(problem.d_qk) + " is not 512 or 576";
   if (problem.d_v != kValueDims) return "d_v=" + std::to_string(problem.d_v) + " is not 512";
-  if (!aligned(problem.q) || problem.q_row_stride % 16 != 0 || problem.q_head_stride % 16 != 0)
+  if (!aligned(problem.q) || (problem.s_q > 1 && problem.q_row_stride % 16 != 0) || problem.q_head_stride % 16 != 0)
     return "q's rows are not 16-byte aligned";
   if (problem.q_row_stride < 0 || problem.q_head_stride < 0) return "q has a negative stride";
   if (!aligned(problem.kv) || problem.kv_row_stride % 16 != 0) return "kv's rows are not 16-byte aligned";
