@@ -33,8 +33,13 @@ constexpr std::array kDecodeKernels{
     Kernel<DecodeProblem>{"sm90/decode", sm90::decode::declines, sm90::decode::workspace_bytes, sm90::decode::launch},
 };
 
-const auto& kernels_for(const PrefillProblem&) { return kPrefillKernels; }
-const auto& kernels_for(const DecodeProblem&) { return kDecodeKernels; }
+// Rows too few to fill the card: prefill_tile shares a row among CTAs, prefill_pair has two for it.
+constexpr std::array kPrefillFewRows{kPrefillKernels[1], kPrefillKernels[0]};
+
+const auto& kernels_for(const PrefillProblem& problem, const LaunchContext& context) {
+  return sm90::prefill_tile::fewer_rows_than_fill(problem, context) ? kPrefillFewRows : kPrefillKernels;
+}
+const auto& kernels_for(const DecodeProblem&, const LaunchContext&) { return kDecodeKernels; }
 
 int attribute(cudaDeviceAttr which, int device) {
   int value = 0;
@@ -78,9 +83,9 @@ LaunchContext context_of(const Launch& launch, const DeviceFacts& facts) {
 }
 
 template <class Problem>
-std::vector<std::string> explain(const Problem& problem) {
+std::vector<std::string> explain(const Problem& problem, const LaunchContext& context = {}) {
   std::vector<std::string> lines;
-  for (const auto& kernel : kernels_for(problem)) {
+  for (const auto& kernel : kernels_for(problem, context)) {
     const std::string reason = kernel.declines(problem);
     lines.push_back(std::string(kernel.name) + (reason.empty() ? ": takes it" : " declines: " + reason));
   }
@@ -88,19 +93,20 @@ std::vector<std::string> explain(const Problem& problem) {
 }
 
 template <class Problem>
-const Kernel<Problem>& choose(const Problem& problem) {
-  for (const auto& kernel : kernels_for(problem)) {
+const Kernel<Problem>& choose(const Problem& problem, const LaunchContext& context) {
+  for (const auto& kernel : kernels_for(problem, context)) {
     if (kernel.declines(problem).empty()) return kernel;
   }
   std::string message = "no CUDA kernel takes " + to_string(name_of(problem)) + ":";
-  for (const std::string& line : explain(problem)) message += " " + line + ";";
+  for (const std::string& line : explain(problem, context)) message += " " + line + ";";
   throw std::runtime_error(message);
 }
 
 template <class Problem>
 std::size_t workspace_of(const Problem& problem, const Launch& launch, std::int64_t rows) {
   if (rows == 0) return 0;
-  return choose(problem).workspace_bytes(problem, context_of(launch, facts_of(launch.device)));
+  const LaunchContext context = context_of(launch, facts_of(launch.device));
+  return choose(problem, context).workspace_bytes(problem, context);
 }
 
 template <class Problem>
@@ -109,8 +115,8 @@ void run(const Problem& problem, const Launch& launch, std::int64_t rows) {
   const DeviceFacts& facts = facts_of(launch.device);
   if (facts.major != 9) throw std::runtime_error(refusal_of(launch.device, facts));
   const DeviceGuard guard(launch.device);
-  const Kernel<Problem>& kernel = choose(problem);
   const LaunchContext context = context_of(launch, facts);
+  const Kernel<Problem>& kernel = choose(problem, context);
   const std::size_t needed = kernel.workspace_bytes(problem, context);
   if (needed > launch.workspace_bytes || (needed > 0 && launch.workspace == nullptr)) {
     throw std::invalid_argument(to_string(name_of(problem)) + " needs a workspace of " + std::to_string(needed) +

@@ -64,6 +64,10 @@ std::string declines(const PrefillProblem& problem) {
   return {};
 }
 
+bool fewer_rows_than_fill(const PrefillProblem& problem, const LaunchContext& context) noexcept {
+  return !context.batch_invariant && problem.s_q * ((problem.h_q + 63) / 64) <= context.multiprocessors;
+}
+
 std::size_t workspace_bytes(const PrefillProblem&, const LaunchContext&) { return 0; }
 
 int launch(const PrefillProblem& problem, const LaunchContext& context) noexcept {

@@ -12,6 +12,9 @@ namespace sparse_mla::cuda::sm90::prefill_tile {
 
 // Empty when this kernel serves the problem; else why it declines.
 std::string declines(const PrefillProblem& problem);
+// True where rows and tiles of 64 heads leave multiprocessors idle and rows may be split: this kernel is then the better
+// one for 128 heads too. Never for batch-invariant calls, whose kernel must not depend on the number of rows.
+bool fewer_rows_than_fill(const PrefillProblem& problem, const LaunchContext& context) noexcept;
 // Device memory that a launch needs; depends on shapes and the context only.
 std::size_t workspace_bytes(const PrefillProblem& problem, const LaunchContext& context);
 // A cudaError_t. Enqueues on the context's stream: no synchronisation, no allocation.

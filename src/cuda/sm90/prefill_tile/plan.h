@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <initializer_list>
 
 namespace sparse_mla::cuda::sm90::prefill_tile {
 

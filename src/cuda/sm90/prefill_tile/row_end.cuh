@@ -51,8 +51,9 @@ __device__ inline typename Heads<kPolicy>::HeadSums Heads<kPolicy>::head_sums(st
   const uint4 x = ptx::ld_shared_v4(sums + head * 16);
   const uint4 y = ptx::ld_shared_v4(sums + (64 + head) * 16);
   const float top = fmaxf(__uint_as_float(x.y), __uint_as_float(y.y));
-  const float total = fmaf(__uint_as_float(x.x), ptx::ex2(__uint_as_float(x.y) - top),
-                           __uint_as_float(y.x) * ptx::ex2(__uint_as_float(y.y) - top));
+  // Symmetric in the groups, bit for bit: which of them has a row's even blocks depends on the rows before.
+  const float total = __fadd_rn(__fmul_rn(__uint_as_float(x.x), ptx::ex2(__uint_as_float(x.y) - top)),
+                                __fmul_rn(__uint_as_float(y.x), ptx::ex2(__uint_as_float(y.y) - top)));
   return {total, top, fmaxf(__uint_as_float(x.z), __uint_as_float(y.z))};
 }
 

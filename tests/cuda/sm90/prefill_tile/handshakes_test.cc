@@ -1,0 +1,248 @@
+// All interleavings of a scaled-down CTA: no deadlock, and nobody reads a buffer before it is written or after it is
+// written again. The edges are those of src/cuda/sm90/prefill_tile/handshakes.h; a warpgroup is one thread here.
+#include "cuda/sm90/prefill_tile/handshakes.h"
+
+#include <cstdint>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "cuda/sm90/prefill_tile/policy.h"
+
+namespace sparse_mla::cuda::sm90::prefill_tile {
+namespace {
+
+enum Barrier { kFull, kEmpty, kPFull, kPEmpty, kChain, kQFull, kQEmpty, kSums, kBarriers };
+enum Buffer { kKv, kP, kFrame, kQ, kRowSums, kBuffers };
+constexpr int kPlaces = 8;
+
+struct Step {
+  enum Kind { kWait, kArrive, kWrite, kRead } kind;
+  int object;
+  int value;  // kWait: completed phases that must have happened; kWrite, kRead: what the buffer holds
+};
+using Program = std::vector<Step>;
+
+struct Sizes {
+  int slots = 4;
+  int p_slots = kProbabilitySlots;
+  int sum_sets = 2;
+};
+
+// One role's steps. Blocks and rows are numbered over the CTA's whole life, as in the kernel.
+class Writer {
+ public:
+  explicit Writer(Sizes sizes) : sizes_(sizes) {}
+  void wait(Barrier barrier, int place, int phases) { steps.push_back({Step::kWait, barrier * kPlaces + place, phases}); }
+  void arrive(Barrier barrier, int place) { steps.push_back({Step::kArrive, barrier * kPlaces + place, 0}); }
+  void write(Buffer buffer, int place, int value) { steps.push_back({Step::kWrite, buffer * kPlaces + place, value}); }
+  void read(Buffer buffer, int place, int value) { steps.push_back({Step::kRead, buffer * kPlaces + place, value}); }
+
+  // loader.cuh
+  void load_block(int b) {
+    wait(kEmpty, b % sizes_.slots, b / sizes_.slots);
+    write(kKv, b % sizes_.slots, b);
+    arrive(kFull, b % sizes_.slots);
+  }
+  void load_q(int row) {
+    wait(kQEmpty, 0, row);
+    write(kQ, 0, row);
+    arrive(kQFull, 0);
+  }
+  // scores.cuh, softmax.cuh, values.cuh
+  void score(int b, int row) {
+    wait(kFull, b % sizes_.slots, b / sizes_.slots + 1);
+    read(kQ, 0, row);
+    read(kKv, b % sizes_.slots, b);
+  }
+  void soften(int b, int begin, int end) {
+    if (b > begin) {
+      wait(kChain, (b - 1) % 2, (b - 1) / 2 + 1);
+      read(kFrame, (b - 1) % 2, b - 1);
+    }
+    if (b + 2 >= end) arrive(kQEmpty, 0);
+    write(kFrame, b % 2, b);
+    arrive(kChain, b % 2);
+    wait(kPEmpty, b % sizes_.p_slots, b / sizes_.p_slots);
+    write(kP, b % sizes_.p_slots, b);
+    arrive(kPFull, b % sizes_.p_slots);
+  }
+  void weigh(int b) {
+    wait(kPFull, b % sizes_.p_slots, b / sizes_.p_slots + 1);
+    read(kP, b % sizes_.p_slots, b);
+    read(kKv, b % sizes_.slots, b);
+    arrive(kEmpty, b % sizes_.slots);
+  }
+  void release_p(int b) { arrive(kPEmpty, b % sizes_.p_slots); }
+
+  Program steps;
+
+ private:
+  Sizes sizes_;
+};
+
+Program loader(const std::vector<int>& rows, Sizes sizes) {
+  Writer w(sizes);
+  int b = 0;
+  for (int row = 0; row < static_cast<int>(rows.size()); ++row) {
+    for (int k = 0; k < rows[row]; ++k) {
+      w.load_block(b++);
+      if (k == 0) w.load_q(row);
+    }
+  }
+  return w.steps;
+}
+
+// heads.cuh: start_row, weigh_row, put_sums, finish.
+Program group(int g, const std::vector<int>& rows, Sizes sizes) {
+  Writer w(sizes);
+  int begin = 0, end = 0;
+  const auto start_row = [&](int row) {
+    begin = end;
+    end = begin + rows[row];
+    w.wait(kQFull, 0, row + 1);
+    const int b = begin + ((begin ^ g) & 1);
+    if (b < end) {
+      w.score(b, row);
+      w.soften(b, begin, end);
+    } else {
+      w.arrive(kQEmpty, 0);
+    }
+    return b;
+  };
+  const auto weigh_row = [&](int b, int row) {
+    if (b < end) {
+      if (b == begin && b + 2 < end) {
+        w.weigh(b);
+        w.score(b + 2, row);
+        w.soften(b + 2, begin, end);
+        w.release_p(b);
+        b += 2;
+      }
+      for (b += 2; b < end; b += 2) {
+        w.weigh(b - 3);
+        w.weigh(b - 2);
+        w.score(b, row);
+        w.soften(b, begin, end);
+        w.release_p(b - 3);
+        w.release_p(b - 2);
+      }
+      if (b - 2 != begin) {
+        w.weigh(b - 3);
+        w.release_p(b - 3);
+      }
+      w.weigh(b - 2);
+      w.release_p(b - 2);
+    }
+    if (b - 1 < end) {
+      w.weigh(b - 1);
+      w.release_p(b - 1);
+    }
+  };
+  int b = start_row(0);
+  for (int row = 0; row < static_cast<int>(rows.size()); ++row) {
+    weigh_row(b, row);
+    const int set = row % sizes.sum_sets;
+    w.write(kRowSums, set * 2 + g, row);
+    w.arrive(kSums, 0);
+    if (row + 1 < static_cast<int>(rows.size())) b = start_row(row + 1);
+    w.wait(kSums, 0, row + 1);
+    w.read(kRowSums, set * 2, row);
+    w.read(kRowSums, set * 2 + 1, row);
+  }
+  return w.steps;
+}
+
+struct Model {
+  std::vector<Program> roles;
+};
+Model model(const std::vector<int>& rows, Sizes sizes = {}) {
+  return {{loader(rows, sizes), group(0, rows, sizes), group(1, rows, sizes)}};
+}
+
+int arrivals_of(int object) {
+  constexpr int kPerPhase[kBarriers] = {1, 2, 1, 2, 1, 1, 2, 2};
+  return kPerPhase[object / kPlaces];
+}
+
+struct State {
+  std::vector<int> at;       // next step of every role
+  std::vector<int> arrived;  // per barrier, in all
+  std::vector<int> holds;    // per buffer: what was written last
+  auto operator<=>(const State&) const = default;
+};
+
+// The first fault in any interleaving.
+std::optional<std::string> fault_of(const Model& m) {
+  const State start{std::vector<int>(m.roles.size()), std::vector<int>(kBarriers * kPlaces),
+                    std::vector<int>(kBuffers * kPlaces, -1)};
+  std::set<State> seen{start};
+  std::vector<State> open{start};
+  while (!open.empty()) {
+    const State state = open.back();
+    open.pop_back();
+    bool done = true, moved = false;
+    for (std::size_t role = 0; role < m.roles.size(); ++role) {
+      if (state.at[role] == std::ssize(m.roles[role])) continue;
+      done = false;
+      const Step& step = m.roles[role][state.at[role]];
+      State next = state;
+      ++next.at[role];
+      if (step.kind == Step::kWait) {
+        const int completed = state.arrived[step.object] / arrivals_of(step.object);
+        // A parity wait passes while the phase before the one it wants is complete or the wanted one is; two phases
+        // behind it would pass too early, one ahead it would block for good.
+        if (step.value > 1 && completed <= step.value - 2) {
+          return "role " + std::to_string(role) + " could pass a wait two phases early";
+        }
+        if (completed < step.value) continue;
+        if (step.value > 0 && completed > step.value) return "role " + std::to_string(role) + " missed its phase";
+      }
+      if (step.kind == Step::kArrive) ++next.arrived[step.object];
+      if (step.kind == Step::kWrite) next.holds[step.object] = step.value;
+      if (step.kind == Step::kRead && state.holds[step.object] != step.value) {
+        return "role " + std::to_string(role) + " reads " + std::to_string(state.holds[step.object]) + " for " +
+               std::to_string(step.value);
+      }
+      moved = true;
+      if (seen.insert(next).second) open.push_back(next);
+    }
+    if (!done && !moved) return "deadlock";
+  }
+  return std::nullopt;
+}
+
+const std::vector<std::vector<int>> kRows{{1},       {2},       {3},          {7},       {1, 1, 1, 1}, {2, 2, 2},
+                                          {5, 1, 4}, {1, 6, 1}, {3, 3, 3, 3}, {4, 1, 1, 5}};
+
+TEST(PrefillTileHandshakes, NoInterleavingDeadlocksOrReadsAStaleBuffer) {
+  for (const std::vector<int>& rows : kRows) {
+    std::string text;
+    for (const int blocks : rows) text += std::to_string(blocks) + " ";
+    EXPECT_EQ(fault_of(model(rows)), std::nullopt) << "rows of " << text << "blocks";
+  }
+}
+
+// A model that finds nothing proves nothing: without one kind of wait it must find a fault.
+TEST(PrefillTileHandshakes, EveryKindOfWaitIsNeeded) {
+  for (const Barrier removed : {kFull, kEmpty, kPFull, kPEmpty, kChain, kQFull, kQEmpty, kSums}) {
+    // Four slots of P never meet their reader when a warpgroup is one thread; two do.
+    Model m = model({5, 1, 4, 3}, {.p_slots = 2});
+    for (Program& program : m.roles) {
+      std::erase_if(program, [&](const Step& s) { return s.kind == Step::kWait && s.object / kPlaces == removed; });
+    }
+    EXPECT_NE(fault_of(m), std::nullopt) << "without edge " << removed;
+  }
+}
+
+TEST(PrefillTileHandshakes, OneSetOfRowSumsIsTooFew) {
+  EXPECT_NE(fault_of(model({1, 1, 1, 1}, {.sum_sets = 1})), std::nullopt);
+}
+
+TEST(PrefillTileHandshakes, OneKvSlotIsTooFew) { EXPECT_NE(fault_of(model({6}, {.slots = 1})), std::nullopt); }
+
+}  // namespace
+}  // namespace sparse_mla::cuda::sm90::prefill_tile
