@@ -1,10 +1,11 @@
 # Two commands do everything on a fresh Debian 12 or 13 machine: make demo, make test.
-.PHONY: help deps build demo test bench fuzz sanitize python clean
+.PHONY: help deps build demo test bench docs fuzz sanitize python clean
 
 help:
 	@echo "make demo    build, then run prefill and decode on the best backend there is, against float64"
 	@echo "make test    every test: units, command line, sanitizer build, fuzzers, Python"
 	@echo "make python  build and test the Python package alone"
+	@echo "make docs    the error catalogue as a web site, in build/site"
 	@echo "make bench   CPU benchmark beside PyTorch"
 	@echo "make fuzz    the fuzzers for ten minutes each"
 
@@ -60,6 +61,10 @@ fuzz: deps
 
 bench: build
 	sh bench/run.sh
+
+docs: build
+	build/sparse-mla catalog build build/site
+	@echo "open build/site/index.html, or: build/sparse-mla catalog serve"
 
 clean:
 	rm -rf build build-python build-sanitize build-fuzz

@@ -60,8 +60,8 @@ def cpp_sources(told: list[records.Told]) -> dict[str, str]:
 
 
 def runs_on(told: records.Told) -> str:
-    """Where a Python example runs: on fake CUDA tensors where devices matter, on meta tensors where only the contract
-    asks, and else for real, on the CPU."""
+    """Where a Python example runs: on fake CUDA tensors where devices matter, on fake tensors of no device where only
+    the contract asks, and else for real, on the CPU."""
     default = "cuda" if told.rule.stage == "device" else "meta" if told.rule.scope == "contract" else "cpu"
     has_function = told.rule.entry_point in records.GENERAL_NAMES
     return told.record.get("runs", default if has_function else "call")

@@ -1,8 +1,13 @@
 #include "catalog/server.h"
 
-#include <csignal>
+#include <netinet/in.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
+#include <csignal>
+
+#include <algorithm>
 #include <atomic>
 #include <condition_variable>
 #include <deque>
@@ -20,11 +25,15 @@ namespace {
 // time. A thread is made where none is idle; clients past the limit wait in line.
 class ThreadPerConnection final : public httplib::TaskQueue {
  public:
-  void enqueue(std::function<void()> task) override {
+  // void in some versions of the library, bool in others: whether the task was taken.
+  using Taken = decltype(std::declval<httplib::TaskQueue&>().enqueue({}));
+
+  Taken enqueue(std::function<void()> task) override {
     const std::lock_guard lock(mutex_);
     tasks_.push_back(std::move(task));
     if (idle_ < tasks_.size() && threads_.size() < kMaxThreads) threads_.emplace_back([this] { work(); });
     task_or_end_.notify_one();
+    return static_cast<Taken>(true);
   }
 
   void shutdown() override {
@@ -131,7 +140,7 @@ void set_routes(httplib::Server& server) {
 void set_limits(httplib::Server& server) {
   server.new_task_queue = [] { return new ThreadPerConnection; };  // the server deletes it
   server.set_keep_alive_max_count(100'000);
-  server.set_keep_alive_timeout(30);
+  server.set_keep_alive_timeout(60);
   server.set_read_timeout(10);
   server.set_write_timeout(10);
   server.set_payload_max_length(64 * 1024);
@@ -151,13 +160,36 @@ sigset_t stop_signals() {
   return signals;
 }
 
+in_port_t local_port(int socket) {
+  sockaddr_storage address{};
+  socklen_t size = sizeof(address);
+  if (::getsockname(socket, reinterpret_cast<sockaddr*>(&address), &size) != 0) return 0;
+  if (address.ss_family == AF_INET) return ntohs(reinterpret_cast<sockaddr_in&>(address).sin_port);
+  if (address.ss_family == AF_INET6) return ntohs(reinterpret_cast<sockaddr_in6&>(address).sin6_port);
+  return 0;
+}
+
+// Clients that keep their connection are told that nothing more is read; an answer that has begun is still written.
+void end_idle_connections(int port) {
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+  const int end = static_cast<int>(std::min<rlim_t>(limit.rlim_cur, 1 << 16));
+  for (int socket = STDERR_FILENO + 1; socket < end; ++socket) {
+    if (local_port(socket) == port) ::shutdown(socket, SHUT_RD);
+  }
+}
+
 // Waits for a signal and stops the server, which may still be about to listen.
-void stop_on_signal(httplib::Server& server, const std::atomic<bool>& ended) {
+void stop_on_signal(httplib::Server& server, int port, const std::atomic<bool>& ended) {
   const sigset_t signals = stop_signals();
   int signal = 0;
   sigwait(&signals, &signal);
   while (!server.is_running() && !ended) std::this_thread::sleep_for(std::chrono::milliseconds(1));
   server.stop();
+  while (!ended) {
+    end_idle_connections(port);
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  }
 }
 
 }  // namespace
@@ -178,7 +210,7 @@ void serve(const ServeOptions& options) {
     throw std::runtime_error("cannot listen on " + options.host + " port " + std::to_string(options.port));
   }
   std::atomic<bool> ended = false;
-  std::thread stopper([&] { stop_on_signal(server, ended); });
+  std::thread stopper([&] { stop_on_signal(server, port, ended); });
   options.on_listening(port);
   const bool stopped_well = server.listen_after_bind();
   ended = true;

@@ -35,7 +35,7 @@ def message_html(message: str) -> str:
     parts = []
     for part in re.split(r"(\{\w+\})", message):
         is_placeholder = re.fullmatch(r"\{\w+\}", part)
-        parts.append(f"<var>{text(part[1:-1])}</var>" if is_placeholder else text(part).replace("_", "_<wbr>"))
+        parts.append(f"<var>{text(part)}</var>" if is_placeholder else text(part).replace("_", "_<wbr>"))
     return "".join(parts)
 
 
@@ -87,7 +87,7 @@ def facts_html(told: records.Told) -> str:
         facts.append(("Argument", f"<code>{text(rule.argument)}</code>"))
         facts.append(("Asked by", f"{text(ASKED_BY[rule.scope])} (<code>{text(rule.call)}</code>)"))
         facts.append(("Looked at", text(LOOKS_AT[rule.stage])))
-        facts.append(("Contract", text(rule.contract)))
+        facts.append(("Contract", text(rule.contract) if rule.contract[1:].isdigit() else "a rule of this library's own"))
     facts.append(("Rule", f"<code>{text(rule.slug)}</code>"))
     return "".join(f"<div><dt>{name}</dt><dd>{value}</dd></div>" for name, value in facts)
 

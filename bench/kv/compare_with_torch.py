@@ -6,6 +6,7 @@ The two sides take turns and each side's best run counts. The goal: at least 3 t
 """
 
 import argparse
+import datetime
 import json
 import os
 import pathlib
@@ -13,6 +14,11 @@ import subprocess
 import sys
 
 GOAL = 3.0
+
+
+def cpu_model():
+    with open("/proc/cpuinfo", encoding="utf-8") as lines:
+        return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), "unknown")
 
 
 def run_json(command):
@@ -31,6 +37,7 @@ def main():
     common = [f"--{name}={getattr(arguments, name)}" for name in ("threads", "repeats", "rows")]
     spaced = [part for option in common for part in option.split("=")]
     best = {}
+    load_before = os.getloadavg()[0]
     for _ in range(arguments.rounds):
         ours = run_json([arguments.program, *spaced])
         torch = run_json([sys.executable, str(pathlib.Path(__file__).with_name("torch_kv.py")), *spaced])
@@ -40,7 +47,16 @@ def main():
                 seconds = result["seconds_best"]
                 if side not in entry or seconds < entry[side]["seconds_best"]:
                     entry[side] = result
-    record = {"threads": arguments.threads, "rows": arguments.rows, "torch": torch["torch"], "goal": GOAL, "results": []}
+    record = {
+        "date": datetime.date.today().isoformat(),
+        "cpu": cpu_model(),
+        "threads": arguments.threads,
+        "load_before": load_before,
+        "rows": arguments.rows,
+        "torch": torch["torch"],
+        "goal": GOAL,
+        "results": [],
+    }
     print(f"{'transfer':32} {'ours ms':>9} {'GB/s':>7} {'torch ms':>9} {'ratio':>6}")
     for name, entry in best.items():
         ratio = entry["torch"]["seconds_best"] / entry["sparse_mla"]["seconds_best"]

@@ -90,6 +90,13 @@ double Arguments::real(int index, std::string_view name) const {
   return static_cast<double>(integer(index, name));
 }
 
+std::string Arguments::text(int index, std::string_view name) const {
+  if (index < count_) {
+    if (const auto text = ffi::AnyView::CopyFromTVMFFIAny(values_[index]).try_cast<ffi::String>()) return *text;
+  }
+  refuse(name, "expected a string, got " + (index < count_ ? type_name(values_[index]) : "nothing"));
+}
+
 Tensor Arguments::tensor(int index, std::string_view name) const {
   if (index >= count_) refuse(name, "expected a tensor, got nothing");
   try {

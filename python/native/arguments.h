@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <string_view>
 
 #include <tvm/ffi/tvm_ffi.h>
@@ -26,6 +27,7 @@ class Arguments {
   // Each throws std::invalid_argument that names the argument.
   std::int64_t integer(int index, std::string_view name) const;
   double real(int index, std::string_view name) const;
+  std::string text(int index, std::string_view name) const;
   Tensor tensor(int index, std::string_view name) const;
   // None where the caller passed fewer arguments.
   Argument argument(int index, std::string_view name) const;

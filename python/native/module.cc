@@ -15,6 +15,7 @@
 #include "sparse_mla/attention.h"
 #include "sparse_mla/contract.h"
 #include "sparse_mla/dlpack.h"
+#include "sparse_mla/kv_cache.h"
 
 namespace sparse_mla::python {
 namespace {
@@ -195,6 +196,59 @@ ffi::Array<ffi::Array<ffi::String>> check_call(const Call& call, std::int64_t fl
   return violations;
 }
 
+// Four arguments from `first`: format or None, data, scales or None, page size.
+KvRows kv_rows(const Arguments& in, int first, const std::string& name) {
+  KvRows rows;
+  if (in.has(first)) rows.format = kv_format_from_name(in.text(first, name + ".format"));
+  rows.data = in.tensor(first + 1, name);
+  rows.scales = in.argument(first + 2, name + ".scales");
+  rows.page_size = in.integer(first + 3, name + ".page_size");
+  return rows;
+}
+
+KvScaling kv_scaling(std::string_view name) {
+  if (name == "amax") return KvScaling::kAmax;
+  if (name == "amax_power_of_two") return KvScaling::kAmaxPowerOfTwo;
+  if (name == "given") return KvScaling::kGiven;
+  throw std::invalid_argument("unknown scaling \"" + std::string(name) +
+                              "\", expected amax, amax_power_of_two or given");
+}
+
+KvCall kv_call(const Arguments& in) {
+  KvCall call;
+  call.source = kv_rows(in, 1, "source");
+  call.target = kv_rows(in, 5, "target");
+  call.source_slots = in.argument(9, "source_slots");
+  call.target_slots = in.argument(10, "target_slots");
+  call.first_row = in.integer(11, "first_row");
+  call.remapped = in.argument(12, "remapped");
+  if (in.has(13)) call.scaling = kv_scaling(in.text(13, "scaling"));
+  call.scales = in.argument(14, "scales");
+  return call;
+}
+
+void run_kv_transfer(const KvCall& call, std::int64_t flags) {
+  const Device device = call.source.data.device;
+  RunOptions options = options_of(flags);
+  FrameworkMemory memory(device);
+  if (device.is_cuda()) {
+    options.stream = TVMFFIEnvGetStream(kDLCUDA, device.index);
+    options.workspace_bytes = kv_workspace_bytes(call);
+    if (options.workspace_bytes > 0) options.workspace = FrameworkMemory::allocate(options.workspace_bytes, &memory);
+  }
+  kv_transfer(call, options);
+}
+
+ffi::Any kv_verdicts(const Tensor& tensor) {
+  ffi::Array<ffi::Array<ffi::String>> verdicts;
+  for (const KvVerdict& verdict : inspect(tensor)) {
+    ffi::Array<ffi::String> texts{ffi::String(std::string(kv_format_name(verdict.format)))};
+    for (const std::string& objection : verdict.objections) texts.push_back(ffi::String(objection));
+    verdicts.push_back(texts);
+  }
+  return verdicts;
+}
+
 ffi::Any rule_table() {
   ffi::Array<ffi::Array<ffi::String>> table;
   for (const RuleInfo& rule : rules()) {
@@ -295,5 +349,48 @@ SPARSE_MLA_PYTHON_FUNCTION(synchronize) {
     sparse_mla::cuda::synchronize(static_cast<int>(in.integer(0, "device")),
                                   std::bit_cast<void*>(in.integer(1, "stream")));
     return tvm::ffi::Any(nullptr);
+  });
+}
+
+// kv_transfer(flags, source's format, data, scales, page size, target's four, source_slots, target_slots, first_row,
+//             remapped, scaling, scales)
+SPARSE_MLA_PYTHON_FUNCTION(kv_transfer) {
+  return py::guarded(result, [&] {
+    const py::Arguments in(values, count);
+    py::run_kv_transfer(py::kv_call(in), in.integer(0, "flags"));
+    return tvm::ffi::Any(nullptr);
+  });
+}
+
+// (tensor) -> for each format its name and what speaks against it.
+SPARSE_MLA_PYTHON_FUNCTION(kv_inspect) {
+  return py::guarded(result, [&] { return py::kv_verdicts(py::Arguments(values, count).tensor(0, "tensor")); });
+}
+
+// (from, to, scale)
+SPARSE_MLA_PYTHON_FUNCTION(kv_to_e4m3fn) {
+  return py::guarded(result, [&] {
+    const py::Arguments in(values, count);
+    const sparse_mla::Tensor from = in.tensor(0, "from");
+    sparse_mla::RunOptions options;
+    if (from.device.is_cuda()) options.stream = TVMFFIEnvGetStream(kDLCUDA, from.device.index);
+    sparse_mla::kv_to_e4m3fn(from, in.tensor(1, "to"), static_cast<float>(in.real(2, "scale")), options);
+    return tvm::ffi::Any(nullptr);
+  });
+}
+
+// (format, width, page_size) -> bytes of a row, bytes of a page, scales of a row, where scales are: "none", "cache",
+// "tensor", "row" or "page_end".
+SPARSE_MLA_PYTHON_FUNCTION(kv_layout) {
+  return py::guarded(result, [&] {
+    using namespace sparse_mla;
+    const py::Arguments in(values, count);
+    const KvFormatInfo& info = kv_format_info(kv_format_from_name(in.text(0, "format")));
+    const std::int64_t width = info.width != 0 ? info.width : in.integer(1, "width");
+    constexpr const char* kPlaces[] = {"none", "cache", "tensor", "row", "page_end"};
+    return tvm::ffi::Any(tvm::ffi::Array<tvm::ffi::Any>{
+        width, kv_row_bytes(info, width), kv_page_bytes(info, width, in.integer(2, "page_size")),
+        kv_row_scales(info, width), tvm::ffi::String(kPlaces[static_cast<int>(info.scale_place)]),
+        tvm::ffi::String(std::string(torch_name(info.values)))});
   });
 }

@@ -6,6 +6,8 @@ The same math with fewer conditions:
     prefill, decode, prefill_workspace_bytes, decode_workspace_bytes, PagedPool
 Before the call:
     check, is_q8kv8_cache, is_mla_kv, kv_ready, pad_heads, unpad_heads, pad_topk, topk_length_from_indices
+The cache:
+    KvCache; sparse_mla.kv_cache.inspect, sparse_mla.kv_cache.to_e4m3fn
 In engines:
     sparse_mla.integrations.sglang
 """
@@ -30,11 +32,14 @@ from .helpers import (
     topk_length_from_indices,
     unpad_heads,
 )
+from .kv_cache import KvCache, KvVerdict
 
 __version__ = "0.1.0"
 
 __all__ = [
     "Array",
+    "KvCache",
+    "KvVerdict",
     "PagedPool",
     "Rule",
     "Violation",

@@ -29,6 +29,10 @@ _take_violation = _module.take_violation
 _rules = _module.rules
 cuda_unavailable_reason = _module.cuda_unavailable_reason
 synchronize = _module.synchronize
+kv_transfer = _module.kv_transfer
+kv_inspect = _module.kv_inspect
+kv_to_e4m3fn = _module.kv_to_e4m3fn
+kv_layout = _module.kv_layout
 
 
 class Flag(IntFlag):

@@ -1,19 +1,10 @@
 """Tests of the catalogue as people meet it: the command line, the site and the server of the build tree."""
 
 import json
-import os
-import pathlib
-import subprocess
 
 import pytest
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
-BUILD = pathlib.Path(os.environ.get("SPARSE_MLA_BUILD", ROOT / "build"))
-PROGRAM = BUILD / "sparse-mla"
-
-
-def sparse_mla(*arguments, text=None):
-    return subprocess.run([PROGRAM, *arguments], input=text, capture_output=True, text=True, timeout=60)
+from catalog_support import PROGRAM, sparse_mla
 
 
 @pytest.fixture(scope="session")

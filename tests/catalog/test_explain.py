@@ -3,7 +3,7 @@
 import json
 import re
 
-from conftest import sparse_mla
+from catalog_support import sparse_mla
 
 MESSAGE = "ValueError: sparse_mla_q8kv8_prefill_fwd requires h_q padded to a positive multiple of 64, got 48"
 

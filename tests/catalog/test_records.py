@@ -9,7 +9,7 @@ import sys
 import jsonschema
 import pytest
 
-from conftest import BUILD, ROOT
+from catalog_support import BUILD, ROOT
 
 # An id is made of its slug alone and never changes: links to a record last.
 KNOWN_IDS = {

@@ -199,6 +199,19 @@ def test_arrays_of_other_libraries(library):
     assert np.array_equal(host, expected.cpu().numpy())
 
 
+def test_a_cache_on_the_card_holds_what_one_on_the_cpu_holds():
+    rows = torch.randn(40, 576)
+    slots = torch.randperm(100)[:40].to(torch.int32)
+    indices = slots[torch.randint(0, 40, (2, 1, 30))]
+    results = []
+    for device in ("cpu", "cuda"):
+        cache, workspace = sparse_mla.KvCache("v32_656", 100, device=device), sparse_mla.KvCache("q8kv8_576", 60, device=device)
+        cache.append(rows.to(device), slots.to(device))
+        remapped = cache.gather(indices.to(device), workspace)
+        results.append((cache.data.cpu(), workspace.data.view(torch.uint8).cpu(), remapped.cpu()))
+    assert all(torch.equal(a, b) for a, b in zip(*results))
+
+
 @pytest.mark.parametrize("entry_point", ["prefill", "decode"])
 def test_host_time(entry_point):
     """The goal is 12 us a call; the bound leaves room for a busy machine. bench/python/host_time.py prints the figure."""

@@ -3,13 +3,9 @@
 
 #include <cstdint>
 
-namespace sparse_mla::cuda::sm90::prefill_pair {
+#include "cuda/host_device.h"
 
-#ifdef __CUDACC__
-#define SPARSE_MLA_PAIR_HOST_DEVICE __host__ __device__
-#else
-#define SPARSE_MLA_PAIR_HOST_DEVICE
-#endif
+namespace sparse_mla::cuda::sm90::prefill_pair {
 
 // A row of work is one query and one block of 128 heads; rows are numbered query-major.
 struct Args {
@@ -26,10 +22,10 @@ struct Args {
   std::uint32_t rows = 0;         // s_q * head_blocks
   std::uint32_t head_blocks = 0;  // h_q / 128
   // Which query and which block of heads a row is. One block is the usual case, and a division is a hundred cycles.
-  SPARSE_MLA_PAIR_HOST_DEVICE std::uint32_t query_of(std::uint32_t row) const {
+  SPARSE_MLA_HOST_DEVICE std::uint32_t query_of(std::uint32_t row) const {
     return head_blocks == 1 ? row : row / head_blocks;
   }
-  SPARSE_MLA_PAIR_HOST_DEVICE std::uint32_t head_block_of(std::uint32_t row) const {
+  SPARSE_MLA_HOST_DEVICE std::uint32_t head_block_of(std::uint32_t row) const {
     return head_blocks == 1 ? 0 : row % head_blocks;
   }
   const float* attn_sink = nullptr;  // [h_q] or null
@@ -44,7 +40,7 @@ struct Args {
 inline constexpr std::int32_t kTurn = 128;  // tokens of a turn (policy.h's kTurnTokens)
 
 // Turns of a row with this many index slots. A row with none takes one turn in which no token is valid.
-SPARSE_MLA_PAIR_HOST_DEVICE constexpr std::uint32_t turns_of(std::int32_t length) {
+SPARSE_MLA_HOST_DEVICE constexpr std::uint32_t turns_of(std::int32_t length) {
   return length <= kTurn ? 1u : static_cast<std::uint32_t>((length + kTurn - 1) / kTurn);
 }
 

@@ -141,10 +141,11 @@ struct Mma {
     if (ended != 0 && at.row + clusters < args.rows)
       load_query_fragments(query, args, at.row + clusters, rank, group, tid());
     if (at.begins()) begin_row(scores, at, used, at.row - clusters);
-    if (scoring)
+    if (scoring) {
       publish(scores, at, used, own_values);
-    else
-      take_own_values(at, own_values);
+    } else if (at.begins()) {
+      take_own_values(at, own_values);  // behind the last row there is one more tile to weigh
+    }
     return ended;
   }
 

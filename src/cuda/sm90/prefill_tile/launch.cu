@@ -2,11 +2,9 @@
 
 #include <cuda_runtime.h>
 
-#include <algorithm>
-#include <cstdio>
-
-#include "cuda/sm90/prefill_tile/kernel.cuh"
+#include "cuda/sm90/prefill_tile/instance.h"
 #include "cuda/sm90/prefill_tile/plan.h"
+#include "cuda/sm90/prefill_tile/policy.h"
 
 namespace sparse_mla::cuda::sm90::prefill_tile {
 namespace {
@@ -36,33 +34,6 @@ Args make_args(const PrefillProblem& problem, const Plan& plan) noexcept {
           .splits = plan.splits};
 }
 
-template <int kHeads, int kDqk, bool kSplit>
-cudaError_t launch_instance(const Args& args, const LaunchContext& context) noexcept {
-  constexpr auto kBytes = static_cast<unsigned>(Shared<kPolicyOf<kHeads, kDqk, kSplit>>::bytes);
-  const auto kernel = prefill_tile<kHeads, kDqk, kSplit>;
-  const cudaError_t error =
-      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(kBytes));
-  if (error != cudaSuccess) return error;
-  cudaLaunchAttribute cluster{};
-  cluster.id = cudaLaunchAttributeClusterDimension;
-  cluster.val.clusterDim = {static_cast<unsigned>(args.splits), 1, 1};
-  const auto persistent = std::min(args.items, static_cast<unsigned>(context.multiprocessors));
-  const dim3 grid = kSplit ? dim3(static_cast<unsigned>(args.splits), args.items) : dim3(persistent);
-  const cudaLaunchConfig_t config{.gridDim = grid,
-                                  .blockDim = {kThreads, 1, 1},
-                                  .dynamicSmemBytes = kBytes,
-                                  .stream = static_cast<cudaStream_t>(context.stream),
-                                  .attrs = &cluster,
-                                  .numAttrs = kSplit ? 1u : 0u};
-  return cudaLaunchKernelEx(&config, kernel, args);
-}
-
-template <int kHeads, int kDqk>
-cudaError_t launch_tile(const Args& args, const LaunchContext& context) noexcept {
-  return args.splits > 1 ? launch_instance<kHeads, kDqk, true>(args, context)
-                         : launch_instance<kHeads, kDqk, false>(args, context);
-}
-
 template <int kDqk>
 cudaError_t launch_width(const Args& args, int heads, const LaunchContext& context) noexcept {
   switch (heads) {
@@ -84,6 +55,7 @@ std::string declines(const PrefillProblem& problem) {
   if (problem.kv_row_stride % 16 || reinterpret_cast<std::uintptr_t>(problem.kv) % 16) {
     return "kv's rows are not 16-byte aligned";
   }
+  if (reinterpret_cast<std::uintptr_t>(problem.out) % 16) return "out is not 16-byte aligned";
   if (problem.kv_row_stride < 0 || problem.kv_row_stride >> 32) return "kv's row stride is negative or over 4 GiB";
   if (problem.s_q * ((problem.h_q + 7) / 8) * kMaxSplits >> 31) {
     return "s_q=" + std::to_string(problem.s_q) + " is too large";
@@ -95,9 +67,12 @@ std::string declines(const PrefillProblem& problem) {
 std::size_t workspace_bytes(const PrefillProblem&, const LaunchContext&) { return 0; }
 
 int launch(const PrefillProblem& problem, const LaunchContext& context) noexcept {
+  return launch(problem, context,
+                make_plan(problem.s_q, problem.h_q, problem.topk, context.multiprocessors, context.batch_invariant));
+}
+
+int launch(const PrefillProblem& problem, const LaunchContext& context, const Plan& plan) noexcept {
   if (problem.s_q == 0) return cudaSuccess;
-  const Plan plan =
-      make_plan(problem.s_q, problem.h_q, problem.topk, context.multiprocessors, context.batch_invariant);
   const Args args = make_args(problem, plan);
   return static_cast<int>(problem.d_qk == 512 ? launch_width<512>(args, plan.heads, context)
                                               : launch_width<576>(args, plan.heads, context));

@@ -6,6 +6,7 @@
 
 #include "base/problem.h"
 #include "cuda/launch_context.h"
+#include "cuda/sm90/prefill_tile/plan.h"
 
 namespace sparse_mla::cuda::sm90::prefill_tile {
 
@@ -15,5 +16,7 @@ std::string declines(const PrefillProblem& problem);
 std::size_t workspace_bytes(const PrefillProblem& problem, const LaunchContext& context);
 // A cudaError_t. Enqueues on the context's stream: no synchronisation, no allocation.
 int launch(const PrefillProblem& problem, const LaunchContext& context) noexcept;
+// The same with a plan of the caller's, for tests and measurements.
+int launch(const PrefillProblem& problem, const LaunchContext& context, const Plan& plan) noexcept;
 
 }  // namespace sparse_mla::cuda::sm90::prefill_tile

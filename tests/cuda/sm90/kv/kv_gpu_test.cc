@@ -1,6 +1,5 @@
 // The CUDA transfers against the CPU's, bit for bit: the CPU's are held against float64 formulas in tests/kv.
 #include <cmath>
-#include <cstdio>
 #include <map>
 
 #include <gmock/gmock.h>
@@ -8,6 +7,7 @@
 
 #include "cuda/cuda.h"
 #include "cuda/device_buffer.h"
+#include "cuda/gpu.h"
 #include "cuda/kv_cache.h"
 #include "dispatch/kv_problem.h"
 #include "kv/caches.h"
@@ -19,17 +19,7 @@ namespace {
 
 using cuda::DeviceBuffer;
 
-class NeedsGpu : public ::testing::Environment {
- public:
-  void SetUp() override {
-    const std::string reason = cuda::unavailable_reason();
-    if (!reason.empty()) {
-      std::printf("NO GPU: whole program skipped (%s)\n", reason.c_str());
-      GTEST_SKIP();
-    }
-  }
-};
-const auto* const kNeedsGpu = ::testing::AddGlobalTestEnvironment(new NeedsGpu);
+const auto* const kOnACard = ::testing::AddGlobalTestEnvironment(new test::OnACard);
 
 // A call with every tensor copied to the device, gaps included.
 class OnDevice {
