@@ -33,9 +33,9 @@ struct Args {
   std::int32_t d = 0;
   std::int32_t d_v = 0;
   std::int32_t q_is_f16 = 0;
-  std::int32_t q_is_aligned = 0;       // every head row of q starts at a multiple of 16 bytes
+  std::int32_t q_is_aligned = 0;        // every head row of q starts at a multiple of 16 bytes
   std::int32_t scales_are_aligned = 0;  // every row of scales starts at a multiple of 16 bytes
-  float scale_log2 = 0;                // softmax_scale * log2(e)
+  float scale_log2 = 0;                 // softmax_scale * log2(e)
 
   std::int32_t head_groups = 0;  // CTAs per window: ceil(h / head tile)
   std::int32_t windows = 0;      // see plan.h
@@ -46,8 +46,8 @@ struct Args {
   // Workspace. Its contents before the call don't matter.
   const Start* starts = nullptr;      // [windows] where plan_windows found them; null: every CTA finds its own
   std::uint64_t* counters = nullptr;  // [partials, head_groups]: arrivals at a token in several parts
-  float2* partial_stats = nullptr;      // [partials, head_groups, head tile]: frame (log2) and sum
-  float* partial_out = nullptr;         // [partials, head_groups, head tile, 64 value groups]: unnormalised
+  float2* partial_stats = nullptr;    // [partials, head_groups, head tile]: frame (log2) and sum
+  float* partial_out = nullptr;       // [partials, head_groups, head tile, 64 value groups]: unnormalised
 };
 
 }  // namespace sparse_mla::cuda::sm90::decode

@@ -46,8 +46,8 @@ struct Keys {
   static constexpr int kRaw = P.has_scales() ? 4 : 8;
   static constexpr int kFactorWords = P.has_scales() ? (P.key_groups + 1) / 2 : 1;
 
-  std::uint32_t row;                          // this lane's address for ldmatrix
-  std::uint32_t factors[2][kFactorWords];     // f16 pairs: groups 2 i, 2 i + 1 of rows lane / 4 and lane / 4 + 8
+  std::uint32_t row;                       // this lane's address for ldmatrix
+  std::uint32_t factors[2][kFactorWords];  // f16 pairs: groups 2 i, 2 i + 1 of rows lane / 4 and lane / 4 + 8
 
   // Lanes 0-15 address rows 0-15 of one 16-byte chunk, lanes 16-31 those of the next.
   __device__ void open(std::uint32_t base, int slot, int warp, int lane) {

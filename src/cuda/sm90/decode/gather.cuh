@@ -1,8 +1,8 @@
 // The gather warps: slot lists to KV rows in shared memory, scales to f16 factors and exponents.
 //
-// Warp w of a warpgroup owns rows 16 w .. 16 w + 15 of the warpgroup's blocks. A slot that names no token is replaced by
-// a valid one of the same sixteen and masked (its exponent is -inf), so nothing that no index names is ever read; sixteen
-// such slots are zero-filled.
+// Warp w of a warpgroup owns rows 16 w .. 16 w + 15 of the warpgroup's blocks. A slot that names no token is replaced
+// by a valid one of the same sixteen and masked (its exponent is -inf), so nothing that no index names is ever read;
+// sixteen such slots are zero-filled.
 #pragma once
 
 #include <cmath>
@@ -25,9 +25,9 @@ template <Policy P>
 struct Gather {
   using S = Shared<P>;
   static constexpr int kGroups = P.gather_warpgroups();
-  static constexpr int kRows = kBlock / 4;                         // of one warp
-  static constexpr std::uint32_t kNoToken = 0xFFFFFFFFu;           // never a row: pools hold less than 2^31 - 1 rows
-  static constexpr int kLaneGroups = (P.key_groups + 1) / 2;       // scale groups of one lane: two lanes per row
+  static constexpr int kRows = kBlock / 4;                    // of one warp
+  static constexpr std::uint32_t kNoToken = 0xFFFFFFFFu;      // never a row: pools hold less than 2^31 - 1 rows
+  static constexpr int kLaneGroups = (P.key_groups + 1) / 2;  // scale groups of one lane: two lanes per row
 
   const Args& args;
   std::uint32_t base;  // shared address of the CTA's buffers
@@ -40,7 +40,7 @@ struct Gather {
   const std::int32_t* lists[2]{};  // the token's slots in either pool
   std::uint32_t first_length = 0;  // of the first list
   std::uint32_t length = 0;        // of both
-  int done = 0;  // blocks of the parts before
+  int done = 0;                    // blocks of the parts before
 
   struct Scales {
     float value[kLaneGroups];
@@ -173,12 +173,12 @@ struct Gather {
     if ((lane & 1) == 0) store_exponent(slot, row, valid, static_cast<float>(e));
   }
   __device__ void store_exponent(int slot, int row, bool valid, float e) const {
-    const uint2 pair = valid ? uint2{__float_as_uint(e), __float_as_uint(ptx::ex2(-e))}
-                             : uint2{__float_as_uint(-INFINITY), 0u};
+    const uint2 pair =
+        valid ? uint2{__float_as_uint(e), __float_as_uint(ptx::ex2(-e))} : uint2{__float_as_uint(-INFINITY), 0u};
     ptx::st_shared_v2(base + S::exponent + slot * S::kExponentSlot + row * 8, pair);
   }
-  // Where the f16 factor of a token lies inside its group's 128 bytes, in the order of the A fragments of O^T = V^T P^T:
-  // [half of the block][lane % 4][k16 step, k8 half] pairs of neighbouring tokens.
+  // Where the f16 factor of a token lies inside its group's 128 bytes, in the order of the A fragments of
+  // O^T = V^T P^T: [half of the block][lane % 4][k16 step, k8 half] pairs of neighbouring tokens.
   __device__ static std::uint32_t value_scale_offset(int token) {
     const int step = token >> 4;
     const int in_step = token & 15;

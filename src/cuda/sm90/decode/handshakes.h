@@ -2,15 +2,15 @@
 // object per slot, P buffer or frame generation. Host and device; tests/cuda/sm90/decode/handshakes_test.cc walks the
 // interleavings of a model built from the same table.
 //
-// | edge        | from -> to                | arrivals        | protects                                               |
-// |-------------|---------------------------|-----------------|--------------------------------------------------------|
-// | kv_full     | gather -> score, weigh    | 8 + bytes       | KV rows (bytes), scales and exponents (second arrival) |
-// | kv_free     | score, weigh -> gather    | warps that read | the slot                                               |
-// | p_full      | score -> weigh            | 4 warps         | P of a block, and the flag and factors of its frame    |
-// | p_free      | weigh -> score            | warps that read | the P buffer, the flag and factors of that generation  |
-// | frame_right | score -> score, next block | 1               | the right to use and to move the frames                |
-// | part_full   | gather -> MMA warps       | 1               | the record of a part                                   |
-// | part_free   | MMA warps -> gather       | MMA warps       | the same, to be overwritten                            |
+// | edge        | from -> to             | arrivals        | protects                                               |
+// | ----------- | ---------------------- | --------------- | ------------------------------------------------------ |
+// | kv_full     | gather -> score, weigh | 8 + bytes       | KV rows (bytes), scales and exponents (second arrival) |
+// | kv_free     | score, weigh -> gather | warps that read | the slot                                               |
+// | p_full      | score -> weigh         | 4 warps         | P of a block, and the flag and factors of its frame    |
+// | p_free      | weigh -> score         | warps that read | the P buffer, the flag and factors of that generation  |
+// | frame_right | score -> next score    | 1               | the right to use and to move the frames                |
+// | part_full   | gather -> MMA warps    | 1               | the record of a part                                   |
+// | part_free   | MMA warps -> gather    | MMA warps       | the same, to be overwritten                            |
 //
 // Wide: both warpgroups weigh, and P buffer b belongs to warpgroup b, so p_free comes from the other one only.
 #pragma once

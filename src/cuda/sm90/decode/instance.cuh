@@ -1,10 +1,10 @@
 // One instance of the kernel behind a host function. Included by ../instances/decode_*.cu only.
 #pragma once
 
+#include <cuda_runtime.h>
+
 #include <cstdint>
 #include <mutex>
-
-#include <cuda_runtime.h>
 
 #include "cuda/sm90/decode/instance.h"
 #include "cuda/sm90/decode/kernel.cuh"

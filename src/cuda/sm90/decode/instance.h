@@ -12,7 +12,8 @@ int enqueue(const Args& args, void* stream);
 
 // Blocks in flight that fit beside Q and P in 227 KiB.
 constexpr int slots_of(KvFormat format, int heads, int key_groups) {
-  if (format == KvFormat::kE4M3) return heads == 64 ? (key_groups <= 8 ? 4 : 3) : (key_groups <= 8 && heads <= 16 ? 5 : 4);
+  if (format == KvFormat::kE4M3)
+    return heads == 64 ? (key_groups <= 8 ? 4 : 3) : (key_groups <= 8 && heads <= 16 ? 5 : 4);
   return key_groups <= 8 && heads <= 16 ? 3 : 2;
 }
 

@@ -126,7 +126,8 @@ struct Parts {
 };
 
 template <Policy P>
-__device__ __forceinline__ Finish<P> finish_of(const Args& args, std::uint32_t base, std::uint32_t record, int head_group) {
+__device__ __forceinline__ Finish<P> finish_of(const Args& args, std::uint32_t base, std::uint32_t record,
+                                               int head_group) {
   return {args, base, thread_index(), load_record(record), head_group};
 }
 

@@ -1,13 +1,12 @@
-#include "cuda/sm90/decode/launch.h"
+#include <cuda_runtime.h>
 
 #include <algorithm>
 #include <array>
 #include <cstdint>
 
-#include <cuda_runtime.h>
-
 #include "cuda/sm90/decode/args.h"
 #include "cuda/sm90/decode/instance.h"
+#include "cuda/sm90/decode/launch.h"
 #include "cuda/sm90/decode/plan.cuh"
 #include "cuda/sm90/decode/policy.h"
 
@@ -25,7 +24,8 @@ struct Instance {
 template <KvFormat kFormat, int kHeads, int kKeyGroups, int kValueGroups>
 constexpr Instance instance() {
   constexpr int kSlots = slots_of(kFormat, kHeads, kKeyGroups);
-  return {{kFormat, kHeads, kKeyGroups, kValueGroups, kSlots}, enqueue<kFormat, kHeads, kKeyGroups, kValueGroups, kSlots>};
+  return {{kFormat, kHeads, kKeyGroups, kValueGroups, kSlots},
+          enqueue<kFormat, kHeads, kKeyGroups, kValueGroups, kSlots>};
 }
 template <KvFormat kFormat>
 constexpr std::array<Instance, 6> narrow_instances() {
@@ -51,7 +51,9 @@ const Instance& choose(const DecodeProblem& p, const LaunchContext& context) {
   const int tile = head_tile_of(p, context);
   const bool long_rows = p.d > 512;
   if (tile == 64) return long_rows ? kWideMLA : kWide;
-  const auto& narrow = p.pool.kv_dtype == DType::kFloat8E4M3FN ? kE4M3 : p.pool.kv_dtype == DType::kBFloat16 ? kBF16 : kF16;
+  const auto& narrow = p.pool.kv_dtype == DType::kFloat8E4M3FN ? kE4M3
+                       : p.pool.kv_dtype == DType::kBFloat16   ? kBF16
+                                                               : kF16;
   return narrow[(tile == 8 ? 0 : tile == 16 ? 1 : 2) + (long_rows ? 3 : 0)];
 }
 
@@ -162,16 +164,18 @@ Shape shape_of(const DecodeProblem& p, const LaunchContext& context, const Polic
   const int groups = (p.h + policy.heads - 1) / policy.heads;
   const int multiprocessors = context.multiprocessors > 0 ? context.multiprocessors : 132;
   Shape shape{groups, 1, 1, 0};
-  const ClusterChoice clusters = context.batch_invariant
-                                     ? ClusterChoice{1, multiprocessors}
-                                     : cluster_of(p.n * groups, (average_slots_of(p) + kBlock - 1) / kBlock, multiprocessors);
+  const ClusterChoice clusters =
+      context.batch_invariant ? ClusterChoice{1, multiprocessors}
+                              : cluster_of(p.n * groups, (average_slots_of(p) + kBlock - 1) / kBlock, multiprocessors);
   shape.cluster = clusters.size;
   shape.windows = std::max(1, clusters.count / groups) * clusters.size;
   shape.partials = 2 * shape.windows;
   if (context.batch_invariant) {
     // Tokens of more than kFixedBlocks blocks, in parts of kFixedBlocks: less than twice the blocks over kFixedBlocks.
-    const std::int64_t slots = p.pool.total_indices + (p.second_pool.indptr != nullptr ? p.second_pool.total_indices : 0);
-    shape.partials = static_cast<std::int32_t>(std::min<std::int64_t>(2 * (slots / (kBlock * kFixedBlocks) + 1), 1 << 20));
+    const std::int64_t slots =
+        p.pool.total_indices + (p.second_pool.indptr != nullptr ? p.second_pool.total_indices : 0);
+    shape.partials =
+        static_cast<std::int32_t>(std::min<std::int64_t>(2 * (slots / (kBlock * kFixedBlocks) + 1), 1 << 20));
   }
   return shape;
 }
@@ -191,7 +195,7 @@ Workspace workspace_of(const Policy& policy, std::int64_t n, const Shape& shape)
 // tokens over more multiprocessors. Microseconds on an H200, from the timings in docs/kernels/decode.md.
 struct TileCost {
   int heads;
-  double part;   // start and end of a part
+  double part;  // start and end of a part
   double block;
 };
 constexpr TileCost kTileCosts[] = {{8, 7.9, 1.1}, {16, 8.3, 1.15}, {32, 9.5, 1.4}, {64, 12.0, 2.2}};
@@ -279,7 +283,8 @@ Args args_of(const DecodeProblem& p, const LaunchContext& context, const Policy&
 
 std::string pool_declines(const PoolProblem& pool, const char* name, const DecodeProblem& p) {
   if (pool.indptr == nullptr) return {};
-  if (pool.kv_dtype != DType::kFloat8E4M3FN && pool.kv_dtype != p.q_dtype) return std::string(name) + " is neither e4m3fn nor of q's dtype";
+  if (pool.kv_dtype != DType::kFloat8E4M3FN && pool.kv_dtype != p.q_dtype)
+    return std::string(name) + " is neither e4m3fn nor of q's dtype";
   if (!is_aligned(pool.kv, pool.kv_row_stride * static_cast<std::int64_t>(bytes_per_element(pool.kv_dtype)))) {
     return std::string(name) + " rows do not start at multiples of 16 bytes";
   }
@@ -291,9 +296,12 @@ std::string pool_declines(const PoolProblem& pool, const char* name, const Decod
 
 std::string declines(const DecodeProblem& p) {
   if (p.h < 1 || p.h > 128) return "h=" + std::to_string(p.h) + " is not within 1..128";
-  if (p.d < 64 || p.d % 64 != 0 || p.d > kMostValues) return "d=" + std::to_string(p.d) + " is not a multiple of 64 up to 576";
-  if (p.d_v < 2 || p.d_v > p.d || p.d_v % 2 != 0) return "d_v=" + std::to_string(p.d_v) + " is not an even number up to d";
-  if (p.second_pool.indptr != nullptr && p.second_pool.kv_dtype != p.pool.kv_dtype) return "the two pools differ in dtype";
+  if (p.d < 64 || p.d % 64 != 0 || p.d > kMostValues)
+    return "d=" + std::to_string(p.d) + " is not a multiple of 64 up to 576";
+  if (p.d_v < 2 || p.d_v > p.d || p.d_v % 2 != 0)
+    return "d_v=" + std::to_string(p.d_v) + " is not an even number up to d";
+  if (p.second_pool.indptr != nullptr && p.second_pool.kv_dtype != p.pool.kv_dtype)
+    return "the two pools differ in dtype";
   if (p.n > 0x7FFFFFFF - kPlanThreads) return "n=" + std::to_string(p.n) + " is 2^31 or about";
   std::string reason = pool_declines(p.pool, "kv", p);
   if (reason.empty()) reason = pool_declines(p.second_pool, "the second pool", p);

@@ -44,7 +44,8 @@ __device__ __forceinline__ void load_block_counts(const Args& args, std::uint32_
   }
 }
 
-// All lanes of one warp call it and get the answer. Lane l counts for k consecutive tokens. A window past the last token gets place.token = n.
+// All lanes of one warp call it and get the answer. Lane l counts for k consecutive tokens. A window past the last
+// token gets place.token = n.
 __device__ __forceinline__ Start find_start(const Args& args, std::uint32_t counts, std::int32_t window, int lane) {
   const int k = (args.n + 31) / 32;
   const std::int32_t first = min(args.n, lane * k);

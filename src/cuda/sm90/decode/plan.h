@@ -15,9 +15,9 @@
 
 namespace sparse_mla::cuda::sm90::decode {
 
-inline constexpr std::int32_t kOverhead = 4;     // cost of a part, in blocks
-inline constexpr std::int32_t kLeastPiece = 3;   // smaller pieces stay with their neighbour
-inline constexpr std::int32_t kLongWindow = 8;   // windows from which kLeastPiece applies
+inline constexpr std::int32_t kOverhead = 4;      // cost of a part, in blocks
+inline constexpr std::int32_t kLeastPiece = 3;    // smaller pieces stay with their neighbour
+inline constexpr std::int32_t kLongWindow = 8;    // windows from which kLeastPiece applies
 inline constexpr std::int32_t kFixedBlocks = 64;  // blocks of a part in batch-invariant mode: 4096 slots
 
 // A token's slots in one pool: [begin, begin + length) of its index list. A step back is empty; what lies outside
@@ -44,9 +44,9 @@ struct Balance {
   std::int32_t overhead = 0;  // of a token (batch-invariant: of a part) on the line
   std::int32_t mode = 0;      // kWhole, kCut or kFixed
 };
-inline constexpr std::int32_t kWhole = 0;  // tokens are not cut
-inline constexpr std::int32_t kCut = 1;    // tokens are cut at window ends
-inline constexpr std::int32_t kFixed = 2;  // tokens are cut every kFixedBlocks, whatever else is in the batch
+inline constexpr std::int32_t kWhole = 0;     // tokens are not cut
+inline constexpr std::int32_t kCut = 1;       // tokens are cut at window ends
+inline constexpr std::int32_t kFixed = 2;     // tokens are cut every kFixedBlocks, whatever else is in the batch
 inline constexpr std::int32_t kTogether = 3;  // a token to a cluster: equal parts, one in each of its windows
 
 // Where a token lies. `partial`: batch-invariant mode only, partial results of the tokens before.
@@ -102,7 +102,8 @@ SPARSE_MLA_HD inline std::int64_t divide(std::int64_t a, std::int64_t b) {
 SPARSE_MLA_HD inline Balance balance_of(const BlockStatistics& s, std::int32_t n, std::int32_t windows,
                                         std::int32_t cluster, bool fixed) {
   Balance b;
-  if (!fixed && cluster > 1 && static_cast<std::int64_t>(n) * cluster <= windows && s.most <= 2 * divide_up(s.total, n)) {
+  if (!fixed && cluster > 1 && static_cast<std::int64_t>(n) * cluster <= windows &&
+      s.most <= 2 * divide_up(s.total, n)) {
     b.mode = kTogether;
     b.window = cluster;  // places count windows: token t starts at t * cluster
     return b;
@@ -143,8 +144,8 @@ struct PartRecord {
   std::int32_t token = -1;       // -1: nothing more
   std::int32_t first_block = 0;  // of the token's blocks
   std::int32_t blocks = 0;
-  std::int32_t part = 0;         // number of this part within its token
-  std::int32_t parts = 0;        // parts of the token
+  std::int32_t part = 0;   // number of this part within its token
+  std::int32_t parts = 0;  // parts of the token
   // Where partial results lie: part 0 at first_partial, part p > 0 at partials + p * partial_step.
   std::int32_t first_partial = 0;
   std::int32_t partials = 0;  // also the token's counter

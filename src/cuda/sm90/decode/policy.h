@@ -38,14 +38,15 @@ struct Policy {
   // 16 bytes more than the values: ldmatrix reads eight rows at once, and an odd multiple of 16 spreads them over all
   // banks.
   SPARSE_MLA_HD constexpr int row_bytes() const { return 64 * key_groups * element_bytes() + 16; }
-  SPARSE_MLA_HD constexpr int value_tiles() const { return (value_groups + 1) / 2; }  // m64 tiles of one weighing warpgroup
+  // m64 tiles of one weighing warpgroup.
+  SPARSE_MLA_HD constexpr int value_tiles() const { return (value_groups + 1) / 2; }
   SPARSE_MLA_HD constexpr int p_buffers() const { return is_wide() ? 2 : 4; }
 };
 
-inline constexpr int kBlock = 64;        // tokens of a block: the M of one wgmma of S^T = K Q^T
-inline constexpr int kGroup = 64;        // values under one scale
-inline constexpr int kFrames = 4;        // generations of frames kept: see softmax.cuh
-inline constexpr float kHeadroom = 8.0f;  // a score may exceed the frame by 2^8 before the frame moves
+inline constexpr int kBlock = 64;          // tokens of a block: the M of one wgmma of S^T = K Q^T
+inline constexpr int kGroup = 64;          // values under one scale
+inline constexpr int kFrames = 4;          // generations of frames kept: see softmax.cuh
+inline constexpr float kHeadroom = 8.0f;   // a score may exceed the frame by 2^8 before the frame moves
 inline constexpr float kNoFrame = -1e30f;  // frame of a head that has seen no valid token
 
 }  // namespace sparse_mla::cuda::sm90::decode

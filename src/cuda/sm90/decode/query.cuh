@@ -33,7 +33,7 @@ __device__ __forceinline__ void prefetch_query(const Args& args, std::int32_t to
 template <Policy P>
 struct Query {
   using S = Shared<P>;
-  static constexpr int kAllPieces = P.heads * P.key_groups * 8;                                  // of eight values
+  static constexpr int kAllPieces = P.heads * P.key_groups * 8;                         // of eight values
   static constexpr int kPieces = (kAllPieces + P.mma_threads() - 1) / P.mma_threads();  // of one thread
 
   const Args& args;
@@ -87,7 +87,8 @@ struct Query {
       std::uint32_t words[4] = {0, 0, 0, 0};
       if (is_inside(at)) {
 #pragma unroll
-        for (int j = 0; j < 8; ++j) words[j / 2] |= static_cast<std::uint32_t>(__ldg(address(at) + j)) << (16 * (j % 2));
+        for (int j = 0; j < 8; ++j)
+          words[j / 2] |= static_cast<std::uint32_t>(__ldg(address(at) + j)) << (16 * (j % 2));
       }
       pieces[i] = {words[0], words[1], words[2], words[3]};
     }

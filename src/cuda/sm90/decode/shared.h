@@ -40,9 +40,9 @@ struct Shared {
   static constexpr std::uint32_t column_max = move + kFrames * P.heads * 4;
   static constexpr std::uint32_t moved = column_max + 4 * P.heads * 4;
   static constexpr std::uint32_t scratch = moved + kFrames * 4;  // reduction of max|q|, arrival at a split token
-  static constexpr std::uint32_t part = scratch + 80;  // two PartRecords
-  static constexpr std::uint32_t start = part + 64;    // the Start of this CTA's window
-  static constexpr std::uint32_t row_addresses = start + 32;  // [gather warpgroup][kBlock] 64-bit
+  static constexpr std::uint32_t part = scratch + 80;            // two PartRecords
+  static constexpr std::uint32_t start = part + 64;              // the Start of this CTA's window
+  static constexpr std::uint32_t row_addresses = start + 32;     // [gather warpgroup][kBlock] 64-bit
   static constexpr std::uint32_t barriers = row_addresses + P.gather_warpgroups() * kBlock * 8;
   static_assert(barriers % 16 == 0);
 
@@ -56,8 +56,8 @@ struct Shared {
   static constexpr std::uint32_t bytes = part_free + 8 * 2;
 
   // At the end of a part, over p.
-  static constexpr std::uint32_t sums = p;                                // [score warps = 8][heads] f32
-  static constexpr std::uint32_t factors = sums + 8 * P.heads * 4;        // [heads] f32: 1 / denominator
+  static constexpr std::uint32_t sums = p;                          // [score warps = 8][heads] f32
+  static constexpr std::uint32_t factors = sums + 8 * P.heads * 4;  // [heads] f32: 1 / denominator
   static_assert(9 * P.heads * 4 <= P.p_buffers() * kPanel);
   static_assert(bytes <= 232448, "more than the 227 KiB a block can have on sm_90");
   static_assert(kPanel % 1024 == 0 && kv % 16 == 0 && key_scale % 16 == 0 && value_scale % 16 == 0);

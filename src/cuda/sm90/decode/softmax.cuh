@@ -71,7 +71,8 @@ struct Softmax {
     for (int i = 0; i < kScores; ++i) s[i] = fmaf(s[i], scale[(i >> 1) & 1], e[(i >> 1) & 1]);
   }
 
-  // Waits for the right to use the frames of `block` (the first of a part has it), moves them if need be, passes the right on.
+  // Waits for the right to use the frames of `block` (the first of a part has it), moves them if need be, passes the
+  // right on.
   __device__ void settle_frames(const float (&x)[kScores], int block, bool is_first) {
     if (!is_first) {
       ptx::mbarrier_wait(base + S::frame_right + 8 * ((block - 1) % kFrames), ((block - 1) / kFrames) & 1);

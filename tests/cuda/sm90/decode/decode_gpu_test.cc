@@ -1,14 +1,14 @@
 // The decode kernel on the card against the float64 reference, and what engines rely on beside the numbers: the same
 // bits every time, graphs whose lengths change, streams side by side, a workspace that may hold anything. Rows that no
 // index names hold NaN, outputs are poisoned (support/problem_maker.h), and the kernel runs before the reference.
+#include <cuda_runtime_api.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
 #include <cstdio>
 #include <cstring>
 #include <numeric>
 #include <random>
-
-#include <cuda_runtime_api.h>
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
 #include "base/float_formats.h"
 #include "cuda/device_buffer.h"
@@ -136,12 +136,14 @@ INSTANTIATE_TEST_SUITE_P(
     testing::Values(
         // Native head tiles and head counts between them, in each format.
         "decode:n3:pages700:h8:d512:tokens300:fp8:sink:len:holes", "decode:n3:pages700:h16:d512:tokens300:fp8:sink:len",
-        "decode:n3:pages700:h32:d512:tokens300:fp8:sink:len:holes", "decode:n3:pages700:h64:d512:tokens300:fp8:sink:len",
+        "decode:n3:pages700:h32:d512:tokens300:fp8:sink:len:holes",
+        "decode:n3:pages700:h64:d512:tokens300:fp8:sink:len",
         "decode:n3:pages700:h128:d512:tokens300:fp8:sink:len:holes", "decode:n2:pages700:h1:d512:tokens200:fp8:sink",
         "decode:n2:pages700:h13:d512:tokens200:fp8:sink", "decode:n2:pages700:h100:d512:tokens200:fp8:sink",
         "decode:n3:pages700:h8:d512:tokens300:sink:len:holes", "decode:n3:pages700:h16:d512:tokens300:sink:len",
         "decode:n3:pages700:h32:d512:tokens300:sink:len:holes", "decode:n3:pages700:h64:d512:tokens300:sink:len",
-        "decode:n3:pages700:h128:d512:tokens300:f16:sink:len:holes", "decode:n3:pages700:h16:d512:tokens300:f16:sink:len",
+        "decode:n3:pages700:h128:d512:tokens300:f16:sink:len:holes",
+        "decode:n3:pages700:h16:d512:tokens300:f16:sink:len",
         "decode:n3:pages700:h16:d512:tokens300:f16:fp8:sink:len:holes",
         // Row lengths.
         "decode:n3:pages700:h16:d64:tokens300:fp8:sink", "decode:n3:pages700:h16:d192:tokens300:fp8:sink:len",
@@ -153,10 +155,12 @@ INSTANTIATE_TEST_SUITE_P(
         "decode:n4:pages700:h16:d512:tokens300:fp8:spread:len", "decode:n4:pages700:h64:d512:tokens300:fp8:spread:len",
         "decode:n3:pages700:h16:d512:tokens300:fp8:wide", "decode:n3:pages700:h64:d512:tokens300:fp8:peak",
         "decode:n3:pages700:h64:d512:tokens300:fp8:equal:sink", "decode:n3:pages700:h16:d512:tokens300:wide",
-        "decode:n3:pages700:h16:d512:tokens300:fp8:second:len:holes", "decode:n3:pages700:h64:d512:tokens300:second:len",
+        "decode:n3:pages700:h16:d512:tokens300:fp8:second:len:holes",
+        "decode:n3:pages700:h64:d512:tokens300:second:len",
         // Plans: one token over all CTAs, tokens of very unequal length, more tokens than a CTA plans for.
         "decode:n1:pages4000:h16:d512:tokens9000:fp8:dup", "decode:n40:pages4000:h8:d512:tokens2000:fp8:len",
-        "decode:n200:pages700:h16:d512:tokens120:fp8:len:holes", "decode:n600:pages700:h8:d512:tokens70:fp8:len:holes"));
+        "decode:n200:pages700:h16:d512:tokens120:fp8:len:holes",
+        "decode:n600:pages700:h8:d512:tokens70:fp8:len:holes"));
 
 TEST(DecodeGpu, RandomProblems) {
   int served = 0;
@@ -182,8 +186,9 @@ TEST(DecodeGpu, BatchInvariantModeAgreesWithTheReference) {
 }
 
 TEST(DecodeGpu, TwentyRunsGiveTheSameBitsWhateverTheWorkspaceHolds) {
-  for (const char* text : {"decode:n5:pages700:h128:d512:tokens900:fp8:sink:len", "decode:n1:pages700:h16:d512:tokens9000:fp8",
-                           "decode:n300:pages700:h8:d512:tokens300:sink:len"}) {
+  for (const char* text :
+       {"decode:n5:pages700:h128:d512:tokens900:fp8:sink:len", "decode:n1:pages700:h16:d512:tokens9000:fp8",
+        "decode:n300:pages700:h8:d512:tokens300:sink:len"}) {
     MadeDecode made(parse_problem_name(text));
     OnDevice device(made);
     device.run(device.context());
@@ -286,8 +291,10 @@ TEST(DecodeGpu, RowsPastFourGigabytesAreReached) {
   DeviceBuffer kv((offset + 700) * 512), scales((offset + 700) * 8 * 4);
   ok(cudaMemset(kv.data(), 0x7F, kv.bytes()));
   ok(cudaMemset(scales.data(), 0xFF, scales.bytes()));
-  ok(cudaMemcpy(kv.as<std::uint8_t>() + offset * 512, made.pool.kv.data(), made.pool.kv.size(), cudaMemcpyHostToDevice));
-  ok(cudaMemcpy(scales.as<float>() + offset * 8, made.pool.scales.data(), made.pool.scales.size() * 4, cudaMemcpyHostToDevice));
+  ok(cudaMemcpy(kv.as<std::uint8_t>() + offset * 512, made.pool.kv.data(), made.pool.kv.size(),
+                cudaMemcpyHostToDevice));
+  ok(cudaMemcpy(scales.as<float>() + offset * 8, made.pool.scales.data(), made.pool.scales.size() * 4,
+                cudaMemcpyHostToDevice));
   std::vector<std::int32_t> moved = made.pool.indices;
   for (std::int32_t& index : moved) index += static_cast<std::int32_t>(offset);
   const DeviceBuffer indices(moved.data(), moved.size() * 4);

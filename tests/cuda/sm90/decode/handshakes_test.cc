@@ -2,13 +2,13 @@
 // it is written again. The edges are those of src/cuda/sm90/decode/handshakes.h; a warpgroup is one thread here.
 #include "cuda/sm90/decode/handshakes.h"
 
+#include <gtest/gtest.h>
+
 #include <cstdint>
 #include <optional>
 #include <set>
 #include <string>
 #include <vector>
-
-#include <gtest/gtest.h>
 
 namespace sparse_mla::cuda::sm90::decode {
 namespace {
@@ -39,8 +39,12 @@ struct Model {
   std::vector<int> arrivals = std::vector<int>(5 * kMostRing);  // per phase
 };
 
-void wait_full(Program& p, Names name, int block) { p.push_back({Step::kWait, place(name, block), block / ring(name) + 1}); }
-void wait_free(Program& p, Names name, int block) { p.push_back({Step::kWait, place(name, block), block / ring(name)}); }
+void wait_full(Program& p, Names name, int block) {
+  p.push_back({Step::kWait, place(name, block), block / ring(name) + 1});
+}
+void wait_free(Program& p, Names name, int block) {
+  p.push_back({Step::kWait, place(name, block), block / ring(name)});
+}
 void arrive(Program& p, Names name, int block) { p.push_back({Step::kArrive, place(name, block), 0}); }
 void write(Program& p, Names name, int block) { p.push_back({Step::kWrite, place(name, block), block}); }
 void read(Program& p, Names name, int block) { p.push_back({Step::kRead, place(name, block), block}); }
@@ -189,13 +193,15 @@ std::optional<std::string> fault_of(const Model& m) {
 // The kernels' own rings: slots_of(), Policy::p_buffers(), kFrames.
 TEST(DecodeHandshakes, NoInterleavingOfTheNarrowKernelDeadlocksOrReadsAStaleBuffer) {
   for (const int slots : {2, 3, 4, 5}) {
-    for (const int blocks : {1, 2, 3, 9}) EXPECT_EQ(fault_of(narrow(blocks, {slots, 4, kFrames})), std::nullopt)
+    for (const int blocks : {1, 2, 3, 9})
+      EXPECT_EQ(fault_of(narrow(blocks, {slots, 4, kFrames})), std::nullopt)
           << slots << " slots, " << blocks << " blocks";
   }
 }
 TEST(DecodeHandshakes, NoInterleavingOfTheWideKernelDeadlocksOrReadsAStaleBuffer) {
   for (const int slots : {2, 3, 4}) {
-    for (const int blocks : {1, 2, 3, 10}) EXPECT_EQ(fault_of(wide(blocks, {slots, 2, kFrames})), std::nullopt)
+    for (const int blocks : {1, 2, 3, 10})
+      EXPECT_EQ(fault_of(wide(blocks, {slots, 2, kFrames})), std::nullopt)
           << slots << " slots, " << blocks << " blocks";
   }
 }
@@ -218,10 +224,10 @@ TEST(DecodeHandshakes, ArrivalCountsFollowFromTheRoles) {
   constexpr Policy kWidePolicy{KvFormat::kE4M3, 64, 8, 8, 4}, kNarrowPolicy{KvFormat::kE4M3, 16, 8, 8, 5};
   using W = Handshakes<kWidePolicy>;
   using N = Handshakes<kNarrowPolicy>;
-  EXPECT_EQ(W::kv_full.arrivals, 2u * 4);       // rows, then scales, of four gather warps
-  EXPECT_EQ(W::kv_free.arrivals, 8u);           // both warpgroups weigh
-  EXPECT_EQ(N::kv_free.arrivals, 4u + 8u);      // one scores, two weigh
-  EXPECT_EQ(W::p_free.arrivals, 4u);            // the other warpgroup
+  EXPECT_EQ(W::kv_full.arrivals, 2u * 4);   // rows, then scales, of four gather warps
+  EXPECT_EQ(W::kv_free.arrivals, 8u);       // both warpgroups weigh
+  EXPECT_EQ(N::kv_free.arrivals, 4u + 8u);  // one scores, two weigh
+  EXPECT_EQ(W::p_free.arrivals, 4u);        // the other warpgroup
   EXPECT_EQ(N::p_free.arrivals, 8u);
   EXPECT_EQ(W::part_free.arrivals, 8u);
   EXPECT_EQ(N::part_free.arrivals, 16u);

@@ -2,14 +2,14 @@
 // once, the CTAs agree on who does what, and the work is even.
 #include "cuda/sm90/decode/plan.h"
 
+#include <gtest/gtest.h>
+
 #include <algorithm>
 #include <cstdint>
 #include <map>
 #include <random>
 #include <set>
 #include <vector>
-
-#include <gtest/gtest.h>
 
 namespace sparse_mla::cuda::sm90::decode {
 namespace {
@@ -45,8 +45,8 @@ std::vector<std::vector<PartRecord>> plan(const Blocks& blocks, const Shape& set
   const Balance balance = balance_for(blocks, setup);
   std::vector<std::vector<PartRecord>> parts(setup.windows);
   for (std::int32_t window = 0; window < setup.windows; ++window) {
-    Window walk{balance, window, static_cast<std::int32_t>(blocks.size()), setup.cluster, setup.partials,
-                start_of(balance, blocks, setup, window)};
+    Window walk{balance,       window,         static_cast<std::int32_t>(blocks.size()),
+                setup.cluster, setup.partials, start_of(balance, blocks, setup, window)};
     const auto blocks_of_token = [&](std::int32_t token) { return blocks[token]; };
     for (PartRecord part = walk.next(blocks_of_token); part.token >= 0; part = walk.next(blocks_of_token)) {
       parts[window].push_back(part);
@@ -91,7 +91,11 @@ Blocks random_blocks(std::mt19937_64& random) {
   const int kind = below(6);
   const std::int32_t longest = 1 + below(below(2) != 0 ? 12 : 1600);
   for (std::int32_t& b : blocks) {
-    b = kind == 0 ? longest : kind == 1 ? below(longest + 1) : kind == 2 ? longest - below(2) : below(4) != 0 ? below(3) : below(longest);
+    b = kind == 0       ? longest
+        : kind == 1     ? below(longest + 1)
+        : kind == 2     ? longest - below(2)
+        : below(4) != 0 ? below(3)
+                        : below(longest);
     b = std::max(b, 0);
   }
   if (kind == 5) blocks[below(std::ssize(blocks))] = 100000 / 64;
