@@ -49,7 +49,9 @@ def test_prefill_numerics(d_qk, topk, sink):
     assert_close(out, expected[0], PREFILL_BOUNDS[d_qk, topk] * (1.5 if sink else 1))  # short rows round fewer P
     for given, wanted in ((max_logits, expected[1]), (lse, expected[2])):
         finite = np.isfinite(wanted)
-        assert np.abs(float64(given)[finite] - wanted[finite]).max() < 3e-3
+        # The fp8 tensor core's accumulator: 3e-3 of the largest logit (contract part C).
+        largest = np.abs(expected[1][np.isfinite(expected[1])]).max()
+        assert np.abs(float64(given)[finite] - wanted[finite]).max() < 3e-3 * max(1.0, largest)
         np.testing.assert_array_equal(float64(given)[~finite], wanted[~finite])
 
 

@@ -80,10 +80,10 @@ struct OnDevice {
   PrefillProblem problem;
 };
 
-// P in e4m3 costs most of it; a head of few tokens or of one heavy token may have all of its error at one rounding,
-// which is 2^-4. Logits carry the error of the fp8 accumulator, up to 2^-13 of the largest partial sum a step of 32.
+// P in e4m3 costs most of it; in a head of few tokens each may be off by one rounding, which is 2^-4, while the values
+// that they weigh partly cancel. Logits carry the error of the fp8 accumulator, up to 2^-13 of the largest partial sum a step of 32.
 constexpr Tolerance kTolerance{.out_relative_norm = 0.0235,
-                               .out_relative_norm_head = 0.0625,
+                               .out_relative_norm_head = 0.125,
                                .out_absolute = 1e-3,
                                .lse_absolute = 1.5e-3,
                                .lse_relative = 6e-3};
