@@ -21,6 +21,9 @@
 namespace sparse_mla::catalog {
 namespace {
 
+// Of connections that wait to be accepted: a thousand clients may come at once, and the library would let five wait.
+constexpr int kBacklog = 1024;
+
 // The library gives each connection a task for as long as it is kept alive, so tasks wait for clients most of their
 // time. A thread is made where none is idle; clients past the limit wait in line.
 class ThreadPerConnection final : public httplib::TaskQueue {
@@ -137,7 +140,7 @@ void set_routes(httplib::Server& server) {
   });
 }
 
-void set_limits(httplib::Server& server) {
+void set_limits(httplib::Server& server, std::atomic<int>& listening_socket) {
   server.new_task_queue = [] { return new ThreadPerConnection; };  // the server deletes it
   server.set_keep_alive_max_count(100'000);
   server.set_keep_alive_timeout(60);
@@ -146,7 +149,8 @@ void set_limits(httplib::Server& server) {
   server.set_payload_max_length(64 * 1024);
   server.set_tcp_nodelay(true);
   // Unlike the library's default this lets no second server share the port.
-  server.set_socket_options([](int socket) {
+  server.set_socket_options([&listening_socket](int socket) {
+    listening_socket = socket;
     const int on = 1;
     ::setsockopt(socket, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
   });
@@ -197,9 +201,10 @@ void stop_on_signal(httplib::Server& server, int port, const std::atomic<bool>& 
 void serve(const ServeOptions& options) {
   const sigset_t signals = stop_signals();
   pthread_sigmask(SIG_BLOCK, &signals, nullptr);
+  std::atomic<int> listening_socket = -1;
   httplib::Server server;
   set_routes(server);
-  set_limits(server);
+  set_limits(server, listening_socket);
   int port = options.port;
   if (port == 0) {
     port = server.bind_to_any_port(options.host);
@@ -209,6 +214,7 @@ void serve(const ServeOptions& options) {
   if (port < 0) {
     throw std::runtime_error("cannot listen on " + options.host + " port " + std::to_string(options.port));
   }
+  ::listen(listening_socket, kBacklog);  // again, with a longer queue
   std::atomic<bool> ended = false;
   std::thread stopper([&] { stop_on_signal(server, port, ended); });
   options.on_listening(port);

@@ -122,6 +122,11 @@ def shared_index(browser, site):
 
 def random_message(record, generator):
     """The record's message with values that its placeholders may have, made from the pattern's own groups."""
+    texts = {
+        "position": "[3, 2]", "value": "nan", "previous": "7", "pair": "source and target.scales", "format": "v4_584",
+        "why": "whose exponent bias is 8", "found": "None",
+    }
+    expected = {"scales-given": "None", "-rank": "(rows, D)", "-dtype": "torch.float16"}
     values = {"shape": ["(2, 64, 576)", "(5,)", "()"], "dtype": ["torch.int64", "torch.bfloat16"], "device": ["cpu", "cuda:3"]}
 
     def value(match):
@@ -132,8 +137,10 @@ def random_message(record, generator):
         if name == "strides":
             return "(73728, 1152, 2)"
         if name == "name":
-            return "attn_sink"
-        return {"position": "[3, 2]", "value": "nan", "previous": "7"}.get(name, str(generator.randrange(5000)))
+            return "source_slots" if record["slug"].startswith("kv-") else "attn_sink"
+        if name == "expected":
+            return next((text for end, text in expected.items() if record["slug"].endswith(end)), "576")
+        return texts.get(name, str(generator.randrange(5000)))
 
     return re.sub(r"\{(\w+)\}", value, record["errorMessage"])
 

@@ -121,7 +121,7 @@ def test_405_says_what_is_allowed_and_keeps_the_connection(server, method):
 
 
 def test_405_for_trace(server):
-    assert b" 405 " in server.raw(b"TRACE / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").split(b"\r\n")[0]
+    assert b" 405 " in server.raw(b"TRACE / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n", shut=False).split(b"\r\n")[0]
 
 
 @pytest.mark.parametrize("path", [
@@ -129,7 +129,7 @@ def test_405_for_trace(server):
     "//etc/passwd", "/etc/passwd", "/%00index.html", "/errors/%2e%2e/index.html", "/./index.html", "/\\index.html",
 ])
 def test_no_path_leaves_the_site(server, path):
-    received = server.raw(f"GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n".encode())
+    received = server.raw(f"GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n".encode(), shut=False)
     assert received.split(b"\r\n")[0].split(b" ")[1] in (b"400", b"404"), received[:80]
     assert b"root:" not in received
 
@@ -149,7 +149,7 @@ def test_malformed_requests_do_no_harm(server, content):
 
 
 def test_a_large_body_is_refused(server):
-    received = server.raw(b"POST / HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: 200000\r\n\r\n" + b"x" * 200000)
+    received = server.raw(b"POST / HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: 200000\r\n\r\n" + b"x" * 200000, shut=False)
     assert received == b"" or received.split(b" ")[1] in (b"413", b"405"), received[:80]
     assert server.ask("GET", "/index.html")[0].status == 200
 
