@@ -220,7 +220,7 @@ LEAST_LETTERS = {"documentation": 70, "triggerScenarios": 25, "commonSituations"
 
 def faults_of(record: dict[str, Any], slug: str) -> list[str]:
     faults = [f"{key} is missing or too short" for key, least in LEAST_LETTERS.items() if len(record.get(key) or "") < least]
-    faults += [f"{key} has nothing" for key in ("solutions", "preventionTips", "tags") if not record.get(key)]
+    faults += [f"{key} has nothing" for key in ("solutions", "preventionTips") if not record.get(key)]
     faults += ["validationCode is missing"] if not record.get("validationCode") else []
     for language in EXAMPLES:
         example = record.get(language) or {}
@@ -289,6 +289,8 @@ def tell(rules: list[Rule]) -> list[Told]:
     for rule in rules:
         if rule.slug not in found:
             continue
+        if not found[rule.slug].get("tags"):
+            faults.append(f"{rule.slug}: tags has nothing")
         record = filled_record(found[rule.slug], rule)
         faults += faults_of(record, rule.slug)
         source = rule_source.source_of(rule.slug, rule.message, rule.is_fault)

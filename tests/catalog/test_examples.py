@@ -179,7 +179,7 @@ def file_names(folder):
 
 
 def write_file(names, path, how):
-    if how == "description" or names["text"] is not None:
+    if how == "description":
         content = (names["text"] or json.dumps(names["description"])).encode()
     elif names["raw"] is not None:
         content = names["raw"]
@@ -199,7 +199,7 @@ def used_file(example, part, folder):
     exec(compile(example[part], f"{example['slug']} {part}", "exec"), names)
     how = example["runs"]
     if how == "write":
-        return sparse_mla("prefill", path, "--backend", "cpu", "--out", names["path"])
+        return sparse_mla("prefill", path, "--backend", "cpu", "--output", names["path"])
     if names["path"] == path:
         write_file(names, path, how)
     if how == "result":

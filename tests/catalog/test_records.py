@@ -58,10 +58,9 @@ def test_the_source_is_the_rule_itself(records):
         assert first <= record["lineNumber"] <= last, record["slug"]
         assert "\n".join(lines[first - 1 : last]) == record["sourceCode"], record["slug"]
         row = re.sub(r'"\s*\n\s*"', "", record["sourceCode"])
-        literal_parts = [part for part in re.split(r"\{\w+\}", record["errorMessage"]) if len(part) > 8]
-        longest = max(literal_parts, key=len, default=record["errorMessage"])
-        words = longest.replace('"', '\\"').split()[-3:]
-        assert " ".join(words) in row or all(word in row for word in words), record["slug"]
+        literals = [literal.replace('\\"', '"').strip() for literal in re.findall(r'"((?:[^"\\]|\\.)*)"', row)]
+        parts = [max(re.split(r"\{\w+\}", literal), key=len).strip() for literal in literals]
+        assert any(len(part) > 4 and part in record["errorMessage"] for part in parts), record["slug"]
 
 
 def test_the_sha_is_that_of_the_file(records):
