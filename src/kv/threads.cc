@@ -6,6 +6,8 @@
 #include <thread>
 #include <vector>
 
+#include "base/cores.h"
+
 namespace sparse_mla::kv {
 namespace {
 
@@ -22,7 +24,7 @@ void serve(std::atomic<std::int64_t>& next_chunk, std::int64_t count, std::int64
 void for_each_chunk(std::int64_t count, std::int64_t chunk, int threads,
                     const std::function<void(std::int64_t begin, std::int64_t end)>& work) {
   if (count <= 0) return;
-  if (threads <= 0) threads = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
+  if (threads <= 0) threads = usable_cores();
   const std::int64_t chunks = (count + chunk - 1) / chunk;
   threads = static_cast<int>(std::min<std::int64_t>(threads, chunks));
   std::atomic<std::int64_t> next_chunk = 0;
