@@ -199,7 +199,7 @@ def used_file(example, part, folder):
     exec(compile(example[part], f"{example['slug']} {part}", "exec"), names)
     how = example["runs"]
     if how == "write":
-        return sparse_mla("prefill", path, "--backend", "cpu", "--output", names["path"])
+        return sparse_mla("make-case", "prefill", "--s-q", "1", "--s-kv", "8", "--topk", "128", "--output", names["path"])
     if names["path"] == path:
         write_file(names, path, how)
     if how == "result":
