@@ -1,4 +1,3 @@
-include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
 
 install(TARGETS sparse_mla EXPORT sparse_mla-targets LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}

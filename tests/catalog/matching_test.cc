@@ -79,8 +79,8 @@ std::string with_random_values(const Rule& rule, const std::string& name_value, 
     const std::size_t close = rest.find('}', open);
     const std::string name(rest.substr(open + 1, close - open - 1));
     std::string value = name == "name" ? name_value : random_value(name, random);
-    if (rule.slug == "kv-scales-given") value = name == "expected" ? "None" : "a tensor";
     if (rule.message.find("must be {expected}") != std::string::npos && name == "expected") value = "torch.float16";
+    if (rule.slug == "kv-scales-given") value = name == "expected" ? "None" : "a tensor";
     if (rule.slug.ends_with("-rank") && name == "expected") value = "(rows, D)";
     message.append(rest.substr(0, open)).append(value);
     rest.remove_prefix(close + 1);
