@@ -1,5 +1,5 @@
 // safetensors: 8 bytes of header length (little endian), a JSON header, then the tensors' bytes, row-major and without
-// holes. Format: https://huggingface.co/docs/safetensors
+// holes. The format is that of the safetensors documentation.
 #pragma once
 
 #include <cstddef>
