@@ -34,7 +34,7 @@ struct Args {
   std::int32_t d_v = 0;
   std::int32_t q_is_f16 = 0;
   std::int32_t q_is_aligned = 0;        // every head row of q starts at a multiple of 16 bytes
-  std::int32_t scales_are_aligned = 0;  // every row of scales starts at a multiple of 16 bytes
+  std::int32_t scales_are_aligned = 0;  // rows of eight scales that start at multiples of 16 bytes
   float scale_log2 = 0;                 // softmax_scale * log2(e)
 
   std::int32_t head_groups = 0;  // CTAs per window: ceil(h / head tile)

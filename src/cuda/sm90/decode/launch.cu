@@ -267,7 +267,8 @@ Args args_of(const DecodeProblem& p, const LaunchContext& context, const Policy&
   a.d_v = p.d_v;
   a.q_is_f16 = p.q_dtype == DType::kFloat16;
   a.q_is_aligned = is_aligned(p.q, p.q_row_stride * 2) && is_aligned(p.q, p.q_head_stride * 2);
-  a.scales_are_aligned = scales_are_aligned(p.pool) && scales_are_aligned(p.second_pool);
+  // Four scales at once, two lanes a row: right only where a row has eight.
+  a.scales_are_aligned = p.d == 8 * kGroup && scales_are_aligned(p.pool) && scales_are_aligned(p.second_pool);
   a.scale_log2 = p.softmax_scale * 1.4426950408889634f;
   a.head_groups = shape.head_groups;
   a.windows = shape.windows;
