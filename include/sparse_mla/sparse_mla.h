@@ -51,8 +51,8 @@ typedef enum sparse_mla_device { SPARSE_MLA_CPU = 0, SPARSE_MLA_CUDA = 1 } spars
 
 typedef struct sparse_mla_tensor {
   void* data;
-  sparse_mla_dtype dtype;
-  sparse_mla_device device;
+  int32_t dtype;  /* a sparse_mla_dtype; any other value is refused */
+  int32_t device; /* a sparse_mla_device; any other value is refused */
   int32_t device_index; /* 0 for the CPU */
   int32_t rank;
   const int64_t* shape;   /* `rank` sizes */

@@ -86,13 +86,12 @@ Struct complete(const Struct* given, const Struct& defaults, const char* name) {
   return whole;
 }
 
-DType dtype_of(sparse_mla_dtype dtype, const char* name) {
+DType dtype_of(std::int32_t code, const char* name) {
   static_assert(static_cast<int>(DType::kFloat8E4M3FN) == SPARSE_MLA_FLOAT8_E4M3FN);
   static_assert(static_cast<int>(DType::kBFloat16) == SPARSE_MLA_BFLOAT16);
   static_assert(static_cast<int>(DType::kFloat32) == SPARSE_MLA_FLOAT32);
   static_assert(static_cast<int>(DType::kInt32) == SPARSE_MLA_INT32);
   static_assert(static_cast<int>(DType::kBool) == SPARSE_MLA_BOOL);
-  const int code = static_cast<int>(dtype);
   if (code < 0 || code > SPARSE_MLA_BOOL) {
     throw std::invalid_argument(std::string(name) + ": unknown dtype " + std::to_string(code));
   }
