@@ -11,11 +11,11 @@
 #include <functional>
 #include <iostream>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include <nlohmann/json.hpp>
 
+#include "base/cores.h"
 #include "cpu/cpu.h"
 #include "fma_peak.h"
 #include "reference/reference.h"
@@ -28,7 +28,7 @@ namespace {
 using nlohmann::json;
 
 struct Options {
-  int threads = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
+  int threads = usable_cores();
   int repeats = 7;
   std::string target;
   std::vector<std::string> problems;

@@ -2,29 +2,29 @@
 // it is written again. The edges are those of src/cuda/sm90/decode/handshakes.h; a warpgroup is one thread here.
 #include "cuda/sm90/decode/handshakes.h"
 
-#include <gtest/gtest.h>
 
 #include <cstdint>
 #include <optional>
-#include <set>
 #include <string>
 #include <vector>
 
+#include <gtest/gtest.h>
+
+#include "cuda/sync/interleavings.h"
+
 namespace sparse_mla::cuda::sm90::decode {
 namespace {
+
+using sync::fault_of;
+using sync::Model;
+using sync::Program;
+using sync::Step;
 
 struct Rings {
   int kv, p, frames;
 };
 constexpr int kMostRing = 5;
 Rings rings{};  // of the model at hand
-
-struct Step {
-  enum Kind { kWait, kArrive, kWrite, kRead } kind;
-  int object;  // barrier or buffer
-  int value;   // kWait: completions that must have happened; kWrite, kRead: the block
-};
-using Program = std::vector<Step>;
 
 // Barriers and buffers, one per ring place.
 enum Names { kKvFull, kKvFree, kPFull, kPFree, kFrameRight, kKv, kP, kMove };
@@ -34,10 +34,12 @@ int ring(Names name) {
 }
 int place(Names name, int block) { return name * kMostRing + block % ring(name); }
 
-struct Model {
-  std::vector<Program> roles;
-  std::vector<int> arrivals = std::vector<int>(5 * kMostRing);  // per phase
-};
+// A model without roles: what a phase of each barrier counts, and how many buffers there are.
+Model empty_model() {
+  Model m{{}, {}, 8 * kMostRing};
+  for (const int arrivals : {1, 2, 1, 1, 1}) m.arrivals.insert(m.arrivals.end(), kMostRing, arrivals);
+  return m;
+}
 
 void wait_full(Program& p, Names name, int block) {
   p.push_back({Step::kWait, place(name, block), block / ring(name) + 1});
@@ -85,7 +87,7 @@ void weigh(Program& p, int j) {
 // wide.cuh.
 Model wide(int blocks, Rings of) {
   rings = of;
-  Model m;
+  Model m = empty_model();
   m.roles.push_back(gather(blocks));
   for (int group = 0; group < 2; ++group) {
     Program p;
@@ -113,15 +115,13 @@ Model wide(int blocks, Rings of) {
     }
     m.roles.push_back(p);
   }
-  const int per_phase[] = {1, 2, 1, 1, 1};
-  for (int i = 0; i < 5 * kMostRing; ++i) m.arrivals[i] = per_phase[i / kMostRing];
   return m;
 }
 
 // narrow.cuh.
 Model narrow(int blocks, Rings of) {
   rings = of;
-  Model m;
+  Model m = empty_model();
   m.roles.push_back(gather(blocks));
   for (int group = 0; group < 2; ++group) {
     Program p;
@@ -142,52 +142,7 @@ Model narrow(int blocks, Rings of) {
     arrive(p, kPFree, j);
   }
   m.roles.push_back(p);
-  const int per_phase[] = {1, 2, 1, 1, 1};
-  for (int i = 0; i < 5 * kMostRing; ++i) m.arrivals[i] = per_phase[i / kMostRing];
   return m;
-}
-
-struct State {
-  std::vector<int> at;       // next step of every role
-  std::vector<int> arrived;  // per barrier, in all
-  std::vector<int> holds;    // per buffer: the block written last
-  auto operator<=>(const State&) const = default;
-};
-
-// The first fault in any interleaving.
-std::optional<std::string> fault_of(const Model& m) {
-  State start{std::vector<int>(m.roles.size()), std::vector<int>(5 * kMostRing), std::vector<int>(8 * kMostRing, -1)};
-  std::set<State> seen{start};
-  std::vector<State> open{start};
-  while (!open.empty()) {
-    const State state = open.back();
-    open.pop_back();
-    bool done = true, moved = false;
-    for (std::size_t role = 0; role < m.roles.size(); ++role) {
-      if (state.at[role] == std::ssize(m.roles[role])) continue;
-      done = false;
-      const Step& step = m.roles[role][state.at[role]];
-      State next = state;
-      ++next.at[role];
-      if (step.kind == Step::kWait) {
-        if (state.arrived[step.object] / m.arrivals[step.object] < step.value) continue;
-        // A parity wait that is two phases late would block: it can't tell them apart.
-        if (step.value > 0 && state.arrived[step.object] / m.arrivals[step.object] > step.value) {
-          return "role " + std::to_string(role) + " waits for a phase that is gone";
-        }
-      }
-      if (step.kind == Step::kArrive) ++next.arrived[step.object];
-      if (step.kind == Step::kWrite) next.holds[step.object] = step.value;
-      if (step.kind == Step::kRead && state.holds[step.object] != step.value) {
-        return "role " + std::to_string(role) + " reads block " + std::to_string(state.holds[step.object]) + " for " +
-               std::to_string(step.value);
-      }
-      moved = true;
-      if (seen.insert(next).second) open.push_back(next);
-    }
-    if (!done && !moved) return "deadlock";
-  }
-  return std::nullopt;
 }
 
 // The kernels' own rings: slots_of(), Policy::p_buffers(), kFrames.

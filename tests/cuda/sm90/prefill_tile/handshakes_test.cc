@@ -4,27 +4,25 @@
 
 #include <cstdint>
 #include <optional>
-#include <set>
 #include <string>
 #include <vector>
 
 #include <gtest/gtest.h>
 
 #include "cuda/sm90/prefill_tile/policy.h"
+#include "cuda/sync/interleavings.h"
 
 namespace sparse_mla::cuda::sm90::prefill_tile {
 namespace {
 
+using sync::fault_of;
+using sync::Model;
+using sync::Program;
+using sync::Step;
+
 enum Barrier { kFull, kEmpty, kPFull, kPEmpty, kChain, kQFull, kQEmpty, kSums, kBarriers };
 enum Buffer { kKv, kP, kFrame, kQ, kRowSums, kBuffers };
 constexpr int kPlaces = 8;
-
-struct Step {
-  enum Kind { kWait, kArrive, kWrite, kRead } kind;
-  int object;
-  int value;  // kWait: completed phases that must have happened; kWrite, kRead: what the buffer holds
-};
-using Program = std::vector<Step>;
 
 struct Sizes {
   int slots = 4;
@@ -156,63 +154,11 @@ Program group(int g, const std::vector<int>& rows, Sizes sizes) {
   return w.steps;
 }
 
-struct Model {
-  std::vector<Program> roles;
-};
 Model model(const std::vector<int>& rows, Sizes sizes = {}) {
-  return {{loader(rows, sizes), group(0, rows, sizes), group(1, rows, sizes)}};
-}
-
-int arrivals_of(int object) {
   constexpr int kPerPhase[kBarriers] = {1, 2, 1, 2, 1, 1, 2, 2};
-  return kPerPhase[object / kPlaces];
-}
-
-struct State {
-  std::vector<int> at;       // next step of every role
-  std::vector<int> arrived;  // per barrier, in all
-  std::vector<int> holds;    // per buffer: what was written last
-  auto operator<=>(const State&) const = default;
-};
-
-// The first fault in any interleaving.
-std::optional<std::string> fault_of(const Model& m) {
-  const State start{std::vector<int>(m.roles.size()), std::vector<int>(kBarriers * kPlaces),
-                    std::vector<int>(kBuffers * kPlaces, -1)};
-  std::set<State> seen{start};
-  std::vector<State> open{start};
-  while (!open.empty()) {
-    const State state = open.back();
-    open.pop_back();
-    bool done = true, moved = false;
-    for (std::size_t role = 0; role < m.roles.size(); ++role) {
-      if (state.at[role] == std::ssize(m.roles[role])) continue;
-      done = false;
-      const Step& step = m.roles[role][state.at[role]];
-      State next = state;
-      ++next.at[role];
-      if (step.kind == Step::kWait) {
-        const int completed = state.arrived[step.object] / arrivals_of(step.object);
-        // A parity wait passes while the phase before the one it wants is complete or the wanted one is; two phases
-        // behind it would pass too early, one ahead it would block for good.
-        if (step.value > 1 && completed <= step.value - 2) {
-          return "role " + std::to_string(role) + " could pass a wait two phases early";
-        }
-        if (completed < step.value) continue;
-        if (step.value > 0 && completed > step.value) return "role " + std::to_string(role) + " missed its phase";
-      }
-      if (step.kind == Step::kArrive) ++next.arrived[step.object];
-      if (step.kind == Step::kWrite) next.holds[step.object] = step.value;
-      if (step.kind == Step::kRead && state.holds[step.object] != step.value) {
-        return "role " + std::to_string(role) + " reads " + std::to_string(state.holds[step.object]) + " for " +
-               std::to_string(step.value);
-      }
-      moved = true;
-      if (seen.insert(next).second) open.push_back(next);
-    }
-    if (!done && !moved) return "deadlock";
-  }
-  return std::nullopt;
+  Model m{{loader(rows, sizes), group(0, rows, sizes), group(1, rows, sizes)}, {}, kBuffers * kPlaces};
+  for (const int arrivals : kPerPhase) m.arrivals.insert(m.arrivals.end(), kPlaces, arrivals);
+  return m;
 }
 
 const std::vector<std::vector<int>> kRows{{1},       {2},       {3},          {7},       {1, 1, 1, 1}, {2, 2, 2},
